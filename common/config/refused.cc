@@ -57,7 +57,6 @@ constexpr Refusal kRefused[] = {
      .why = "sharing each matrix is not in this build",
      .instead = "use 1"},
     {.path = "weights.encoding", .words = "delta", .instead = "use auto or full"},
-    {.path = "weights.fan_out", .words = "chain", .instead = "use auto or star"},
     {.path = "weights.publish_dtype",
      .why = "another type than the model's is not in this build",
      .instead = "use auto"},

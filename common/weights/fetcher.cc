@@ -1,8 +1,5 @@
 #include "common/weights/fetcher.h"
 
-#include <algorithm>
-#include <map>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,9 +8,9 @@
 #include "common/base/status.h"
 #include "common/rpc/client.h"
 #include "common/rpc/convert.h"
-#include "common/rpc/stream.h"
 #include "common/weights/chunk.h"
 #include "common/weights/delta_chunk.h"
+#include "common/weights/relay.h"
 #include "common/weights/weight_delta.h"
 #include "sluice/weights/v1/weights.pb.h"
 
@@ -21,10 +18,10 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kMaxManifest = 64 << 20;
-// An object has about 1 MiB. The deadline is for one stream of 64 objects, so that weights of any
-// size can be fetched.
-constexpr size_t kObjectsPerStream = 64;
-constexpr absl::Duration kStreamDeadline = absl::Minutes(1);
+// What is fetched in one stream, which has a deadline. Between two streams nothing comes, so they
+// must not be short.
+constexpr uint64_t kStreamBytes = 64 << 20;
+constexpr size_t kStreamObjects = 1000;
 // Renewed between two streams.
 constexpr absl::Duration kPathLease = absl::Minutes(2);
 
@@ -44,9 +41,15 @@ absl::Status ReadTensorStates(const weights::v1::Manifest& manifest, bool backwa
 }
 
 // The chunks that a manifest names.
-absl::StatusOr<std::vector<std::string>> ChunksOf(const weights::v1::Manifest& manifest,
-                                                  uint32_t codec) {
-  std::vector<std::string> chunks;
+struct Chunks {
+  std::vector<std::string> ids;
+  // Each stream fetches those of ids[ends[i - 1]..ends[i]).
+  std::vector<size_t> ends;
+};
+
+absl::StatusOr<Chunks> ChunksOf(const weights::v1::Manifest& manifest, uint32_t codec) {
+  Chunks chunks;
+  uint64_t bytes = 0;
   for (const weights::v1::Chunk& chunk : manifest.chunks()) {
     if (chunk.codec() != codec) {
       return absl::UnimplementedError(
@@ -55,8 +58,17 @@ absl::StatusOr<std::vector<std::string>> ChunksOf(const weights::v1::Manifest& m
     }
     if (chunk.sha256().size() != 32 || chunk.wire_bytes() > kMaxChunkBytes + 4096)
       return absl::DataLossError("the manifest names a chunk with a malformed id or a wrong size");
-    chunks.push_back(chunk.sha256());
+
+    const size_t first = chunks.ends.empty() ? 0 : chunks.ends.back();
+    const size_t objects = chunks.ids.size() - first;
+    if (objects > 0 && (bytes + chunk.wire_bytes() > kStreamBytes || objects == kStreamObjects)) {
+      chunks.ends.push_back(chunks.ids.size());
+      bytes = 0;
+    }
+    chunks.ids.push_back(chunk.sha256());
+    bytes += chunk.wire_bytes();
   }
+  if (!chunks.ids.empty()) chunks.ends.push_back(chunks.ids.size());
   return chunks;
 }
 
@@ -67,28 +79,40 @@ WeightFetcher::WeightFetcher(Caller caller, absl::Span<const TensorSpec> layout)
       specs_(layout.begin(), layout.end()),
       layout_id_(LayoutId(layout)) {}
 
-common::v1::Call WeightFetcher::MakeCall() const {
-  common::v1::Call call;
-  call.mutable_job()->set_job(caller_.job);
-  call.mutable_job()->set_worker(caller_.worker);
-  call.mutable_job()->set_incarnation(caller_.incarnation);
-  return call;
-}
-
 absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
                                                    const PublishedVersion& version,
                                                    const std::optional<Fingerprint>& held,
                                                    rpc::Cancel* cancel) const {
+  HolderHistory history;
+  ObjectFetcher objects({.caller = caller_,
+                         .version = version.version,
+                         .holders = {{.id = std::string(kOriginId), .channel = &channel}},
+                         .history = &history,
+                         .cancel = cancel});
+  return Fetch(&objects, version, held);
+}
+
+absl::StatusOr<StagedWeights> WeightFetcher::Fetch(ObjectFetcher* objects,
+                                                   const PublishedVersion& version,
+                                                   const std::optional<Fingerprint>& held) const {
   StagedWeights staged{
       .version = version.version, .state = version.state, .manifest = version.manifest};
   if (staged.state == held) return staged;  // A relabel: only the version number changes.
 
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<Edge> edges, ListEdges(channel, cancel));
-  const std::vector<Step> path = FindPath(edges, held, version.state);
-  if (path.empty()) {
+  weights::v1::ListRequest request;
+  *request.mutable_call() = MakeCall(caller_);
+  weights::v1::ListResponse list;
+  std::vector<WeightStep> path;
+  const auto find_path = [&]() -> absl::Status {
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<WeightEdge> edges, ReadEdges(list));
+    path = FindWeightPath(edges, held, version.state);
+    if (!path.empty()) return absl::OkStatus();
     return absl::NotFoundError(
         absl::StrCat("the trainer no longer has version ", version.version.str()));
-  }
+  };
+  SLUICE_ASSIGN_OR_RETURN(const std::string lister,
+                          objects->Ask(request, &list, [&] { return find_path().ok(); }));
+  if (lister == kOriginId) SLUICE_RETURN_IF_ERROR(find_path());
 
   TensorSet tensors;
   WeightDelta delta;
@@ -101,16 +125,36 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
     result.tensors = &tensors;
   }
   std::vector<std::string> manifests = {version.manifest};
-  for (const Step& step : path) manifests.push_back(step.edge.manifest);
-  const auto renew = [&] { return LeaseManifests(channel, manifests, kPathLease, cancel); };
+  std::vector<WeightEdge> relayed;
+  for (const WeightStep& step : path) {
+    manifests.push_back(step.edge.manifest);
+    relayed.push_back(step.edge);
+  }
+  const auto renew = [&] {
+    weights::v1::LeaseResponse leased;
+    return objects->TellOrigin(MakeLease(manifests, kPathLease), &leased);
+  };
   SLUICE_RETURN_IF_ERROR(renew());
-  for (const Step& step : path)
-    SLUICE_RETURN_IF_ERROR(TakeStep(channel, step, renew, cancel, &result));
+  WeightRelay* const relay = objects->relay();
+  if (relay != nullptr) relay->Begin(version, std::move(relayed));
+  absl::Status walked;
+  for (const WeightStep& step : path) {
+    walked = TakeStep(objects, step, renew, &result);
+    if (!walked.ok()) break;
+  }
+  if (relay != nullptr) relay->End(walked.ok());
+  SLUICE_RETURN_IF_ERROR(walked);
   staged.bytes = result.bytes;
+
+  // Of whole weights only the SHA-256 of the chunks was checked so far. The trainer lists what it
+  // has published, but a relay may list what it likes. The engine checks what a delta leads to.
+  if (lister != kOriginId && result.tensors != nullptr) result.state = FingerprintOf(tensors);
   if (!(result.state == version.state)) {
-    return absl::DataLossError(absl::StrCat(
+    absl::Status wrong = absl::DataLossError(absl::StrCat(
         "version ", version.version.str(), " was announced with ", "the fingerprint ",
         version.state.hex(), ", but ", path.size(), " manifests lead to ", result.state.hex()));
+    if (lister != kOriginId) objects->Distrust(lister, wrong);
+    return wrong;
   }
   if (result.delta != nullptr) {
     staged.delta = std::make_shared<const WeightDelta>(std::move(delta));
@@ -120,18 +164,16 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
   return staged;
 }
 
-absl::StatusOr<std::vector<WeightFetcher::Edge>> WeightFetcher::ListEdges(
-    const rpc::Channel& channel, rpc::Cancel* cancel) const {
-  weights::v1::ListRequest request;
-  *request.mutable_call() = MakeCall();
-  weights::v1::ListResponse response;
-  SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response, {.cancel = cancel}));
-  std::vector<Edge> edges;
-  for (const weights::v1::VersionNode& node : response.nodes()) {
-    Edge& edge = edges.emplace_back(Edge{.version = rpc::FromProto(node.version()),
-                                         .manifest = node.manifest(),
-                                         .bytes = node.bytes()});
-    SLUICE_ASSIGN_OR_RETURN(edge.state, Fingerprint::FromBytes(node.state()));
+absl::StatusOr<std::vector<WeightEdge>> WeightFetcher::ReadEdges(
+    const weights::v1::ListResponse& list) {
+  std::vector<WeightEdge> edges;
+  for (const weights::v1::VersionNode& node : list.nodes()) {
+    WeightEdge& edge = edges.emplace_back(WeightEdge{
+        .version = {.version = rpc::FromProto(node.version()), .manifest = node.manifest()},
+        .manifest = node.manifest(),
+        .bytes = node.bytes(),
+        .created = rpc::FromProto(node.created())});
+    SLUICE_ASSIGN_OR_RETURN(edge.version.state, Fingerprint::FromBytes(node.state()));
     if (node.kind() == weights::v1::Manifest::KIND_DELTA) {
       SLUICE_ASSIGN_OR_RETURN(edge.base, Fingerprint::FromBytes(node.base()));
     } else if (node.kind() != weights::v1::Manifest::KIND_FULL) {
@@ -141,77 +183,28 @@ absl::StatusOr<std::vector<WeightFetcher::Edge>> WeightFetcher::ListEdges(
   return edges;
 }
 
-// Returns the path to `target` with the fewest bytes, from the state `held`, if there is one, or
-// from nothing (Dijkstra). It is empty if there is none.
-std::vector<WeightFetcher::Step> WeightFetcher::FindPath(absl::Span<const Edge> edges,
-                                                         const std::optional<Fingerprint>& held,
-                                                         const Fingerprint& target) {
-  const std::string nothing;               // States have 16 bytes.
-  std::multimap<std::string, Step> steps;  // By the state where they begin.
-  for (const Edge& edge : edges) {
-    steps.emplace(edge.base.has_value() ? edge.base->bytes() : nothing, Step{edge});
-    if (edge.base.has_value()) steps.emplace(edge.state.bytes(), Step{edge, /*backward=*/true});
-  }
-  const auto end_of = [](const Step& step) {
-    return (step.backward ? *step.edge.base : step.edge.state).bytes();
-  };
-
-  struct Found {
-    uint64_t bytes = 0;
-    const Step* last = nullptr;  // Null where paths begin.
-    std::string before;
-    bool done = false;
-  };
-  std::map<std::string, Found> found;
-  std::set<std::pair<uint64_t, std::string>> open;
-  for (const std::string& begin : {nothing, held.has_value() ? held->bytes() : nothing}) {
-    found[begin] = {};
-    open.emplace(0, begin);
-  }
-  while (!open.empty()) {
-    const auto [bytes, state] = *open.begin();
-    open.erase(open.begin());
-    if (std::exchange(found[state].done, true)) continue;
-    const auto [first, last] = steps.equal_range(state);
-    for (auto it = first; it != last; ++it) {
-      const std::string to = end_of(it->second);
-      const uint64_t total = bytes + it->second.edge.bytes;
-      const auto [known, fresh] = found.try_emplace(to);
-      if (!fresh && (known->second.done || known->second.bytes <= total)) continue;
-      known->second = {.bytes = total, .last = &it->second, .before = state};
-      open.emplace(total, to);
-    }
-  }
-
-  std::vector<Step> path;
-  for (auto at = found.find(target.bytes()); at != found.end() && at->second.last != nullptr;
-       at = found.find(at->second.before))
-    path.push_back(*at->second.last);
-  std::reverse(path.begin(), path.end());
-  return path;
-}
-
 // Takes the result, which has the fingerprint result->state, along one edge.
-absl::Status WeightFetcher::TakeStep(const rpc::Channel& channel, const Step& step,
+absl::Status WeightFetcher::TakeStep(ObjectFetcher* objects, const WeightStep& step,
                                      const std::function<absl::Status()>& renew,
-                                     rpc::Cancel* cancel, Result* result) const {
+                                     Result* result) const {
   // Download the manifest, which lists the chunks.
-  const Edge& edge = step.edge;
+  const WeightEdge& edge = step.edge;
   std::string manifest_bytes;
-  SLUICE_RETURN_IF_ERROR(FetchObjects(channel, {edge.manifest}, cancel, [&](std::string object) {
+  SLUICE_RETURN_IF_ERROR(objects->Fetch({edge.manifest}, [&](std::string object) {
     manifest_bytes = std::move(object);
     return absl::OkStatus();
   }));
   weights::v1::Manifest manifest;
   if (manifest_bytes.size() > kMaxManifest || !manifest.ParseFromString(manifest_bytes)) {
-    return absl::DataLossError(
-        absl::StrCat("the manifest of version ", edge.version.str(), " has ", manifest_bytes.size(),
-                     " bytes and cannot be parsed; the limit is ", kMaxManifest, " bytes"));
+    return absl::DataLossError(absl::StrCat(
+        "the manifest of version ", edge.version.version.str(), " has ", manifest_bytes.size(),
+        " bytes and cannot be parsed; the limit is ", kMaxManifest, " bytes"));
   }
   SLUICE_RETURN_IF_ERROR(CheckManifest(manifest, edge));
 
   const bool whole = !edge.base.has_value();
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> chunks, ChunksOf(manifest, whole ? 0 : 1));
+  SLUICE_ASSIGN_OR_RETURN(const Chunks chunks, ChunksOf(manifest, whole ? 0 : 1));
+  if (objects->relay() != nullptr) objects->relay()->Expect(chunks.ids);
   const int sign = step.backward ? -1 : +1;
   TensorSet* const tensors = result->tensors;
   std::vector<DeltaTarget> targets;
@@ -229,14 +222,16 @@ absl::Status WeightFetcher::TakeStep(const rpc::Channel& channel, const Step& st
     }
     return absl::OkStatus();
   };
-  for (size_t first = 0; first < chunks.size(); first += kObjectsPerStream) {
+  size_t first = 0;
+  for (const size_t end : chunks.ends) {
     if (first > 0) SLUICE_RETURN_IF_ERROR(renew());
-    SLUICE_RETURN_IF_ERROR(FetchObjects(
-        channel, absl::MakeConstSpan(chunks).subspan(first, kObjectsPerStream), cancel, take));
+    SLUICE_RETURN_IF_ERROR(
+        objects->Fetch(absl::MakeConstSpan(chunks.ids).subspan(first, end - first), take));
+    first = end;
   }
   if (result->delta != nullptr) {
     // The engine that applies the delta finds out whether it leads there.
-    result->state = step.backward ? *edge.base : edge.state;
+    result->state = step.backward ? *edge.base : edge.version.state;
     return ReadTensorStates(manifest, step.backward, &result->delta->tensor_states);
   }
   if (!whole) {
@@ -246,126 +241,73 @@ absl::Status WeightFetcher::TakeStep(const rpc::Channel& channel, const Step& st
   uint64_t expected = 0;
   for (size_t i = 0; i < tensors->size(); ++i) expected += static_cast<uint64_t>(tensors->bytes(i));
   if (written != expected) {
-    return absl::DataLossError(absl::StrCat("the chunks of version ", edge.version.str(), " hold ",
-                                            written, " bytes; wanted: ", expected));
+    return absl::DataLossError(absl::StrCat("the chunks of version ", edge.version.version.str(),
+                                            " hold ", written, " bytes; wanted: ", expected));
   }
   // The engine computes the fingerprint of what it packs; here the SHA-256 of the chunks stand for
   // it.
-  result->state = edge.state;
+  result->state = edge.version.state;
   return absl::OkStatus();
 }
 
 // Checks a downloaded manifest against the trainer's list.
 absl::Status WeightFetcher::CheckManifest(const weights::v1::Manifest& manifest,
-                                          const Edge& edge) const {
+                                          const WeightEdge& edge) const {
+  const PolicyVersion version = edge.version.version;
   if (manifest.job() != caller_.job) {
-    return absl::DataLossError(absl::StrCat("the manifest of version ", edge.version.str(),
+    return absl::DataLossError(absl::StrCat("the manifest of version ", version.str(),
                                             " belongs to job ", manifest.job(), ", not to ",
                                             caller_.job));
   }
   const auto kind =
       edge.base.has_value() ? weights::v1::Manifest::KIND_DELTA : weights::v1::Manifest::KIND_FULL;
-  if (manifest.incarnation() != edge.version.incarnation ||
-      manifest.version() != edge.version.number || manifest.kind() != kind ||
-      manifest.state() != edge.state.bytes() ||
+  if (manifest.incarnation() != version.incarnation || manifest.version() != version.number ||
+      manifest.kind() != kind || manifest.state() != edge.version.state.bytes() ||
       manifest.base() != (edge.base.has_value() ? edge.base->bytes() : "")) {
     // A state has 16 bytes, but that of a wrong manifest may be longer.
     return absl::DataLossError(absl::StrCat(
         "the manifest of version ", manifest.incarnation(), ":", manifest.version(), " with state ",
-        ToHex(manifest.state().substr(0, 16)), " is listed as version ", edge.version.str(),
-        " with state ", ToHex(edge.state.bytes())));
+        ToHex(manifest.state().substr(0, 16)), " is listed as version ", version.str(),
+        " with state ", ToHex(edge.version.state.bytes())));
   }
   if (manifest.layout_id() != layout_id_) {
     return absl::InvalidArgumentError(
-        absl::StrCat("version ", edge.version.str(), " has the layout ",
-                     ShortName(manifest.layout_id()), ", but this engine's model has ",
-                     ShortName(layout_id_), ": trainer and rollout were given different models"));
+        absl::StrCat("version ", version.str(), " has the layout ", ShortName(manifest.layout_id()),
+                     ", but this engine's model has ", ShortName(layout_id_),
+                     ": trainer and rollout were given different models"));
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<PublishedVersion>> WeightFetcher::List(
     const rpc::Channel& channel) const {
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<Edge> edges, ListEdges(channel, nullptr));
+  weights::v1::ListRequest request;
+  *request.mutable_call() = MakeCall(caller_);
+  weights::v1::ListResponse list;
+  SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &list));
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<WeightEdge> edges, ReadEdges(list));
   std::vector<PublishedVersion> versions;
-  for (const Edge& edge : edges) {
+  for (const WeightEdge& edge : edges) {
     // A version that is there as a whole and as a delta is named by its delta, which comes last.
-    if (!versions.empty() && versions.back().version == edge.version) versions.pop_back();
-    versions.push_back({.version = edge.version, .manifest = edge.manifest, .state = edge.state});
+    if (!versions.empty() && versions.back().version == edge.version.version) versions.pop_back();
+    versions.push_back(edge.version);
   }
   return versions;
 }
 
 absl::Status WeightFetcher::Lease(const rpc::Channel& channel, const PublishedVersion& version,
                                   absl::Duration ttl) const {
-  return LeaseManifests(channel, {version.manifest}, ttl, nullptr);
-}
-
-absl::Status WeightFetcher::LeaseManifests(const rpc::Channel& channel,
-                                           std::vector<std::string> manifests, absl::Duration ttl,
-                                           rpc::Cancel* cancel) const {
-  weights::v1::LeaseRequest request;
-  *request.mutable_call() = MakeCall();
-  for (std::string& manifest : manifests) request.add_manifests(std::move(manifest));
-  *request.mutable_ttl() = rpc::ToProto(ttl);
   weights::v1::LeaseResponse response;
-  return rpc::Call(channel, request, &response, {.cancel = cancel});
+  return rpc::Call(channel, MakeLease({version.manifest}, ttl), &response);
 }
 
-// Downloads objects in the order of `ids` and passes each to `on_object`, after checking its CRCs
-// and that its SHA-256 is its id.
-absl::Status WeightFetcher::FetchObjects(const rpc::Channel& channel,
-                                         absl::Span<const std::string> ids, rpc::Cancel* cancel,
-                                         const ObjectHandler& on_object) const {
-  weights::v1::FetchRequest request;
-  *request.mutable_call() = MakeCall();
-  for (const std::string& id : ids) request.add_objects()->set_id(id);
-  rpc::ClientStream stream(channel, *weights::v1::FetchRequest::descriptor(), cancel,
-                           kStreamDeadline);
-  stream.Write(request);
-  stream.WritesDone();
-  rpc::Frame frame;
-  size_t next = 0;
-  std::string object;
-
-  // One frame is a piece of object `next`; the pieces of an object come in order.
-  while (next < ids.size() && stream.ReadFrame(&frame)) {
-    weights::v1::FetchHeader header;
-    SLUICE_RETURN_IF_ERROR(frame.ParseHeader(&header));
-    if (header.missing_size() > 0)
-      return absl::NotFoundError(
-          absl::StrCat("the trainer no longer has object ", ShortName(ids[next])));
-
-    if (header.index() != next || header.offset() != object.size())
-      return absl::DataLossError("the pieces of objects came out of order");
-    if (header.size() > kMaxManifest)
-      return absl::ResourceExhaustedError(
-          absl::StrCat("an object has ", header.size(), " bytes; the limit is ", kMaxManifest));
-
-    const size_t at = object.size();
-    object.resize(at + frame.payload_bytes());
-    rpc::PayloadReader reader(frame);
-    SLUICE_ASSIGN_OR_RETURN(const uint32_t crc,
-                            reader.Copy(frame.payload_bytes(), object.data() + at));
-    if (crc != header.crc32c())
-      return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
-                   absl::StrCat("the piece of object ", ShortName(ids[next]), " at byte ", at,
-                                " has a wrong CRC"));
-
-    if (object.size() < header.size()) continue;
-    if (Sha256(object) != ids[next])
-      return Error(
-          absl::StatusCode::kDataLoss, "BAD_DIGEST",
-          absl::StrCat("object ", ShortName(ids[next]), " has another SHA-256 than its id"));
-    SLUICE_RETURN_IF_ERROR(on_object(std::move(object)));
-    object.clear();
-    ++next;
-  }
-  if (next == ids.size()) return absl::OkStatus();
-  const absl::Status end = stream.Finish();
-  if (!end.ok()) return end;
-  return absl::UnavailableError(
-      absl::StrCat("the trainer ended the stream after ", next, " of ", ids.size(), " objects"));
+weights::v1::LeaseRequest WeightFetcher::MakeLease(absl::Span<const std::string> manifests,
+                                                   absl::Duration ttl) const {
+  weights::v1::LeaseRequest request;
+  *request.mutable_call() = MakeCall(caller_);
+  request.mutable_manifests()->Add(manifests.begin(), manifests.end());
+  *request.mutable_ttl() = rpc::ToProto(ttl);
+  return request;
 }
 
 }  // namespace sluice

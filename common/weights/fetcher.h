@@ -12,28 +12,25 @@
 #include "common/rpc/cancel.h"
 #include "common/rpc/channel.h"
 #include "common/weights/fingerprint.h"
-#include "common/weights/publisher.h"
+#include "common/weights/object_fetcher.h"
 #include "common/weights/staged.h"
+#include "common/weights/weight_path.h"
+#include "common/weights/weight_source.h"
 
 namespace sluice {
-namespace common::v1 {
-class Call;
-}
 namespace weights::v1 {
+class LeaseRequest;
+class ListResponse;
 class Manifest;
-}
+}  // namespace weights::v1
 
-// Downloads published versions from a trainer and checks them: the CRC of each message, the SHA-256
-// of each object, each manifest against the trainer's list, and the fingerprint at the end.
+// Downloads published versions and checks them: each object (ObjectFetcher), each manifest against
+// the list of the trainer, and the fingerprint at the end.
 //
 // Thread-safe.
 class WeightFetcher {
  public:
-  struct Caller {
-    std::string job;          // 32 hex digits.
-    std::string worker;       // This daemon's id.
-    int64_t incarnation = 0;  // 0 for a command-line tool, which is not a registered worker.
-  };
+  using Caller = WeightCaller;
   // `layout` gives the names, types and shapes that every version must have, in the order of the
   // names.
   WeightFetcher(Caller caller, absl::Span<const TensorSpec> layout);
@@ -44,7 +41,7 @@ class WeightFetcher {
   // tensors in the second. If `held` is the version's state, nothing is downloaded and both stay
   // null.
   // CANCELLED: `cancel` was triggered.
-  // DEADLINE_EXCEEDED: 64 objects (about 64 MiB) took over a minute.
+  // DEADLINE_EXCEEDED: 64 MiB took over a minute.
   // NOT_FOUND: the trainer no longer has the version.
   // DATA_LOSS: the bytes differ from what was announced.
   // INVALID_ARGUMENT: the version has another layout.
@@ -52,6 +49,11 @@ class WeightFetcher {
   absl::StatusOr<StagedWeights> Fetch(const rpc::Channel& channel, const PublishedVersion& version,
                                       const std::optional<Fingerprint>& held,
                                       rpc::Cancel* cancel) const;
+  // The same with objects from anybody who has them. If the trainer is gone, a relay's list is
+  // used instead; then the fingerprint of all weights is computed, because a relay may lie. What
+  // is fetched is passed on by the relay of `objects`, if it has one.
+  absl::StatusOr<StagedWeights> Fetch(ObjectFetcher* objects, const PublishedVersion& version,
+                                      const std::optional<Fingerprint>& held) const;
 
   // Returns the versions that the trainer keeps, the newest last.
   absl::StatusOr<std::vector<PublishedVersion>> List(const rpc::Channel& channel) const;
@@ -59,31 +61,14 @@ class WeightFetcher {
   absl::Status Lease(const rpc::Channel& channel, const PublishedVersion& version,
                      absl::Duration ttl) const;
 
-  // Returns the part of a request that names job, worker and incarnation.
-  common::v1::Call MakeCall() const;
+  const Caller& caller() const { return caller_; }
 
  private:
-  // A manifest that is kept by the trainer: an edge from the state `base`, or from nothing.
-  struct Edge {
-    PolicyVersion version;
-    std::string manifest;
-    std::optional<Fingerprint> base;
-    Fingerprint state;
-    uint64_t bytes = 0;
-  };
-  // A step of a path. A delta is applied backward to get from its state to its base.
-  struct Step {
-    Edge edge;
-    bool backward = false;
-  };
-  absl::StatusOr<std::vector<Edge>> ListEdges(const rpc::Channel& channel,
-                                              rpc::Cancel* cancel) const;
-  static std::vector<Step> FindPath(absl::Span<const Edge> edges,
-                                    const std::optional<Fingerprint>& held,
-                                    const Fingerprint& target);
-  absl::Status LeaseManifests(const rpc::Channel& channel, std::vector<std::string> manifests,
-                              absl::Duration ttl, rpc::Cancel* cancel) const;
-  absl::Status CheckManifest(const weights::v1::Manifest& manifest, const Edge& edge) const;
+  // The edges of a list, without those of kinds that this build does not know.
+  static absl::StatusOr<std::vector<WeightEdge>> ReadEdges(const weights::v1::ListResponse& list);
+  weights::v1::LeaseRequest MakeLease(absl::Span<const std::string> manifests,
+                                      absl::Duration ttl) const;
+  absl::Status CheckManifest(const weights::v1::Manifest& manifest, const WeightEdge& edge) const;
   // What the steps of a path lead to. One of the pointers is null.
   struct Result {
     TensorSet* tensors;
@@ -92,13 +77,8 @@ class WeightFetcher {
     uint64_t bytes = 0;
   };
   // `renew` is called again and again while it takes long.
-  absl::Status TakeStep(const rpc::Channel& channel, const Step& step,
-                        const std::function<absl::Status()>& renew, rpc::Cancel* cancel,
-                        Result* result) const;
-
-  using ObjectHandler = std::function<absl::Status(std::string object)>;
-  absl::Status FetchObjects(const rpc::Channel& channel, absl::Span<const std::string> ids,
-                            rpc::Cancel* cancel, const ObjectHandler& on_object) const;
+  absl::Status TakeStep(ObjectFetcher* objects, const WeightStep& step,
+                        const std::function<absl::Status()>& renew, Result* result) const;
 
   const Caller caller_;
   const std::vector<TensorSpec> specs_;

@@ -21,6 +21,9 @@ namespace {
 // Deltas from one anchor to the next. One that joins late fetches their manifests one by one.
 constexpr int kMostDeltas = 128;
 
+// A version is cut into this many chunks for each receiver, if they are not smaller than this.
+constexpr uint64_t kChunksPerReceiver = 20, kSmallestTarget = 256 << 10;
+
 }  // namespace
 
 WeightPublisher::WeightPublisher(Options options, Clock* clock)
@@ -44,9 +47,10 @@ absl::StatusOr<PublishedVersion> WeightPublisher::Publish(const TensorSet& weigh
       shadow_.has_value() && shadow_->layout_id == weights.layout_id()
           ? std::optional<Fingerprint>(Sum(shadow_->tensors))
           : std::nullopt;
+  const uint64_t target = ChunkTarget();
   uint64_t whole = 0;
   for (size_t i = 0; i < weights.size(); ++i) whole += static_cast<uint64_t>(weights.bytes(i));
-  std::optional<Chunks> delta = UpdateShadow(weights, whole / 2);
+  std::optional<Chunks> delta = UpdateShadow(weights, target, whole / 2);
   // A relabel needs no chunks, however versions are sent.
   const bool relabel = base == Sum(shadow_->tensors);
   if (relabel) delta.emplace();
@@ -72,7 +76,7 @@ absl::StatusOr<PublishedVersion> WeightPublisher::Publish(const TensorSet& weigh
     manifest.mutable_tensor_states()->append(tensor.bytes());
   manifest.set_state(state.bytes());
   manifest.set_source(source);
-  manifest.set_chunk_target_bytes(static_cast<uint32_t>(options_.chunk_target_bytes));
+  manifest.set_chunk_target_bytes(static_cast<uint32_t>(target));
   *manifest.mutable_created() = rpc::ToProto(clock_->Now());
   manifest.set_policy(options_.policy);
 
@@ -102,7 +106,7 @@ absl::StatusOr<PublishedVersion> WeightPublisher::Publish(const TensorSet& weigh
                      .created = clock_->Now()};
   if (anchor) {
     Chunks full;
-    EncodeFullChunks(weights, options_.chunk_target_bytes, [&](std::string chunk) {
+    EncodeFullChunks(weights, target, [&](std::string chunk) {
       full.bytes += chunk.size();
       full.chunks.push_back(std::move(chunk));
     });
@@ -120,17 +124,22 @@ absl::StatusOr<PublishedVersion> WeightPublisher::Publish(const TensorSet& weigh
     made.version.manifest = made.delta->manifest;
   }
 
-  // Listeners are called after the lock is released, because they may call the publisher.
-  std::vector<std::function<void(const PublishedVersion&)>> listeners;
+  last_bytes_ = (made.delta.has_value() ? *made.delta : *made.full).bytes;
+
   {
     MutexLock lock(&mu_);
     objects_.merge(objects);
     versions_.push_back(made);
     FreeUnused();
-    for (const auto& [unused, listener] : listeners_) listeners.push_back(listener);
   }
-  for (const auto& listener : listeners) listener(made.version);
+  MoveLatest(made.version);
   return made.version;
+}
+
+uint64_t WeightPublisher::ChunkTarget() const {
+  const uint64_t most = options_.chunk_target_bytes, receivers = static_cast<uint64_t>(receivers_);
+  if (receivers < 2 || most <= kSmallestTarget) return most;
+  return std::clamp(last_bytes_ / (kChunksPerReceiver * receivers), kSmallestTarget, most);
 }
 
 bool WeightPublisher::ReplaceShadow(const TensorSet& weights) {
@@ -144,6 +153,7 @@ bool WeightPublisher::ReplaceShadow(const TensorSet& weights) {
 }
 
 std::optional<WeightPublisher::Chunks> WeightPublisher::UpdateShadow(const TensorSet& weights,
+                                                                     uint64_t target,
                                                                      uint64_t most) {
   if (options_.encoding == WeightEncoding::kFull || !shadow_.has_value() ||
       shadow_->layout_id != weights.layout_id()) {
@@ -162,7 +172,7 @@ std::optional<WeightPublisher::Chunks> WeightPublisher::UpdateShadow(const Tenso
   }
   Chunks delta;
   EncodeDeltaChunks(
-      inputs, {.target_bytes = options_.chunk_target_bytes},
+      inputs, {.target_bytes = target},
       [](int64_t n, absl::FunctionRef<void(int64_t)> work) {
         for (int64_t i = 0; i < n; ++i) work(i);
       },
@@ -182,36 +192,6 @@ bool WeightPublisher::TakeAnchorWish() {
   return std::exchange(anchor_wanted_, false);
 }
 
-std::optional<PublishedVersion> WeightPublisher::latest() const {
-  MutexLock lock(&mu_);
-  if (versions_.empty()) return std::nullopt;
-  return versions_.back().version;
-}
-
-uint64_t WeightPublisher::AddListener(std::function<void(const PublishedVersion&)> on_latest) {
-  // The listener is added only once it has heard of `latest`. Were it added before, Publish() might
-  // tell it of a newer version first.
-  std::optional<PublishedVersion> told;
-  while (true) {
-    {
-      MutexLock lock(&mu_);
-      const bool news =
-          !versions_.empty() && (!told || told->version != versions_.back().version.version);
-      if (!news) {
-        listeners_[next_listener_] = std::move(on_latest);
-        return next_listener_++;
-      }
-      told = versions_.back().version;
-    }
-    on_latest(*told);
-  }
-}
-
-void WeightPublisher::RemoveListener(uint64_t listener) {
-  MutexLock lock(&mu_);
-  listeners_.erase(listener);
-}
-
 std::shared_ptr<const std::string> WeightPublisher::FindObject(const std::string& id) const {
   MutexLock lock(&mu_);
   const auto it = objects_.find(id);
@@ -221,8 +201,39 @@ std::shared_ptr<const std::string> WeightPublisher::FindObject(const std::string
 void WeightPublisher::Lease(const std::string& holder, std::vector<std::string> manifests,
                             absl::Duration ttl) {
   MutexLock lock(&mu_);
-  leases_[holder] = {std::move(manifests), clock_->Monotonic() + ttl};
+  leases_[holder] = {holder, std::move(manifests), clock_->Monotonic() + ttl};
   FreeUnused();
+}
+
+absl::Status WeightPublisher::SetPin(const std::string& manifest, bool on) {
+  MutexLock lock(&mu_);
+  if (!on) {
+    pins_.erase(manifest);
+    FreeUnused();
+    return absl::OkStatus();
+  }
+  if (manifest.empty() && !versions_.empty()) {
+    pins_.insert(versions_.back().version.manifest);
+    return absl::OkStatus();
+  }
+  if (!objects_.contains(manifest)) {
+    return ErrorWith(absl::StatusCode::kNotFound,
+                     {.reason = "GONE", .hint = "`sluice weights list` shows what is kept"},
+                     "the version has been freed");
+  }
+  pins_.insert(manifest);
+  return absl::OkStatus();
+}
+
+std::vector<WeightPublisher::HeldLease> WeightPublisher::leases() const {
+  MutexLock lock(&mu_);
+  std::vector<HeldLease> leases;
+  for (const auto& [unused, lease] : leases_) {
+    if (lease.expires > clock_->Monotonic()) leases.push_back(lease);
+  }
+  for (const std::string& manifest : pins_)
+    leases.push_back({.holder = "", .manifests = {manifest}, .pin = true});
+  return leases;
 }
 
 void WeightPublisher::Report(ReplicaState state) {
@@ -255,7 +266,7 @@ std::vector<WeightPublisher::Edge> WeightPublisher::edges() const {
 
 void WeightPublisher::FreeUnused() {
   // Drop leases that have ended.
-  std::set<std::string> leased;
+  std::set<std::string> leased = pins_;
   for (auto it = leases_.begin(); it != leases_.end();) {
     if (it->second.expires <= clock_->Monotonic()) {
       it = leases_.erase(it);

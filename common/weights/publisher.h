@@ -1,10 +1,12 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,21 +16,10 @@
 #include "common/checkpoint/tensor_set.h"
 #include "common/rl/version.h"
 #include "common/weights/fingerprint.h"
+#include "common/weights/weight_source.h"
 
 namespace sluice {
 class Clock;
-
-// A published version, as it was announced to subscribers when it was the newest.
-struct PublishedVersion {
-  PolicyVersion version;
-  // Id of its manifest: the SHA-256, 32 bytes. That of a delta, if the version has both.
-  std::string manifest;
-  // Fingerprint of its weights.
-  Fingerprint state;
-  // Set while the trainer replays steps: engines whose version has a number up to this one keep the
-  // weights they hold.
-  std::optional<int64_t> hold_until;
-};
 
 // What a subscriber last reported about itself.
 struct ReplicaState {
@@ -36,9 +27,11 @@ struct ReplicaState {
   PolicyVersion version;
   std::string phase;  // FETCHING, STAGED, ACTIVE, REFUSED
   Fingerprint state;
-  // Why the version was refused; else empty.
+  // Why the version was refused, or which holder of it was left and why; else empty.
   std::string cause;
-  absl::Duration reported_at;  // On the monotonic clock.
+  std::string parent;                   // From whom it fetches. Empty: the trainer.
+  std::map<std::string, double> times;  // Seconds by part.
+  absl::Duration reported_at;           // On the monotonic clock.
 };
 
 // How a version is sent.
@@ -63,13 +56,13 @@ enum class WeightEncoding {
 // last, to which the next ones are compared.
 //
 // Thread-safe, except that two calls of Publish() must not run at once. Owns no thread.
-class WeightPublisher {
+class WeightPublisher : public WeightSource {
  public:
   struct Options {
     std::string job;
     std::string policy = "policy";
     int retain_versions = 4;
-    uint64_t chunk_target_bytes = 1 << 20;
+    uint64_t chunk_target_bytes = 1 << 20;  // At most; see SetReceivers().
     WeightEncoding encoding = WeightEncoding::kAuto;
   };
   WeightPublisher(Options options, Clock* clock);
@@ -84,38 +77,39 @@ class WeightPublisher {
                                            std::optional<int64_t> hold_until = std::nullopt)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  std::optional<PublishedVersion> latest() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls `on_latest` each time `latest` moves, and once at once if there is a version. Versions
-  // come in rising order. `on_latest` must not block. It may still be running when
-  // RemoveListener() returns.
-  uint64_t AddListener(std::function<void(const PublishedVersion&)> on_latest)
-      ABSL_LOCKS_EXCLUDED(mu_);
-  void RemoveListener(uint64_t listener) ABSL_LOCKS_EXCLUDED(mu_);
+  // How many subscribers there are. Chunks are made smaller for many, who pass them on one to the
+  // next: the last one has a version when it has crossed one link and a chunk the others.
+  void SetReceivers(int receivers) { receivers_ = receivers; }
 
   // Returns the object with this id, or null if it was never stored or has been freed.
   std::shared_ptr<const std::string> FindObject(const std::string& id) const
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Nothing is ever coming: what is published is here.
+  Lookup Find(const std::string& id, PolicyVersion) const override { return {FindObject(id)}; }
+  void CallWhenChanged(std::function<void()>) override {}
 
   // Keeps the objects of these `manifests` from being freed for `ttl`. Replaces the earlier lease
   // of `holder`.
   void Lease(const std::string& holder, std::vector<std::string> manifests, absl::Duration ttl)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Keeps a manifest from being freed until the pin is taken off. "": that of the latest version.
+  // NOT_FOUND GONE: it is not here.
+  absl::Status SetPin(const std::string& manifest, bool on) ABSL_LOCKS_EXCLUDED(mu_);
+  // What one holder keeps from being freed.
+  struct HeldLease {
+    std::string holder;
+    std::vector<std::string> manifests;
+    absl::Duration expires;  // On the monotonic clock.
+    bool pin = false;        // It has no end.
+  };
+  std::vector<HeldLease> leases() const ABSL_LOCKS_EXCLUDED(mu_);
   // Stores what a subscriber reports; replaces its earlier report. If it was refused something, the
   // next version is an anchor: an object kept here, or what the subscriber holds, may be damaged.
   void Report(ReplicaState state) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<ReplicaState> replicas() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // A manifest that is kept here: an edge to a version, from the version with the state `base`, or
-  // from nothing.
-  struct Edge {
-    PublishedVersion version;
-    std::string manifest;
-    std::optional<Fingerprint> base;
-    uint64_t bytes = 0;  // Of its chunks.
-    absl::Time created;
-  };
-  // By version, oldest first; an anchor comes before the delta of the same version.
-  std::vector<Edge> edges() const ABSL_LOCKS_EXCLUDED(mu_);
+  using Edge = WeightEdge;
+  std::vector<Edge> edges() const override ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   // A manifest with its chunks.
@@ -131,10 +125,6 @@ class WeightPublisher {
     std::optional<Objects> full;
     std::optional<Objects> delta;  // From the version before, or from one that is gone by now.
     Fingerprint base;              // Of `delta`.
-  };
-  struct HeldLease {
-    std::vector<std::string> manifests;
-    absl::Duration expires;  // On the monotonic clock.
   };
   // What was published last.
   struct Shadow {
@@ -153,8 +143,10 @@ class WeightPublisher {
     uint64_t bytes = 0;
   };
   // Compares `weights` to the shadow and updates it. Returns the difference, if both have the same
-  // layout, deltas are made, and it has at most `most` bytes.
-  std::optional<Chunks> UpdateShadow(const TensorSet& weights, uint64_t most);
+  // layout, deltas are made, and it has at most `most` bytes. Chunks close at `target` bytes.
+  std::optional<Chunks> UpdateShadow(const TensorSet& weights, uint64_t target, uint64_t most);
+  // The size at which the chunks of the next version are closed.
+  uint64_t ChunkTarget() const;
   // Makes a new shadow. Returns whether the old one had the fingerprints of `weights`.
   bool ReplaceShadow(const TensorSet& weights);
   // Returns whether the next version is to be an anchor, and forgets it.
@@ -168,9 +160,11 @@ class WeightPublisher {
 
   const Options options_;
   Clock* const clock_;
+  std::atomic<int> receivers_ = 0;
 
   // These are used by Publish() alone.
   std::optional<Shadow> shadow_;
+  uint64_t last_bytes_ = 0;   // Of the version before, as sent.
   uint64_t delta_bytes_ = 0;  // Of the deltas since the last anchor.
   int deltas_ = 0;            // Their number.
 
@@ -179,9 +173,8 @@ class WeightPublisher {
   std::vector<StoredVersion> versions_ ABSL_GUARDED_BY(mu_);
   // By id: the objects of versions_.
   std::map<std::string, std::shared_ptr<const std::string>> objects_ ABSL_GUARDED_BY(mu_);
-  std::map<uint64_t, std::function<void(const PublishedVersion&)>> listeners_ ABSL_GUARDED_BY(mu_);
-  uint64_t next_listener_ ABSL_GUARDED_BY(mu_) = 1;
-  std::map<std::string, HeldLease> leases_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, HeldLease> leases_ ABSL_GUARDED_BY(mu_);  // By holder.
+  std::set<std::string> pins_ ABSL_GUARDED_BY(mu_);               // Manifests.
   std::map<std::string, ReplicaState> replicas_ ABSL_GUARDED_BY(mu_);
   bool anchor_wanted_ ABSL_GUARDED_BY(mu_) = false;  // A subscriber has refused something.
 };

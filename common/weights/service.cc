@@ -2,20 +2,20 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <deque>
-#include <set>
+#include <algorithm>
+#include <map>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
-#include "common/base/digest.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/rpc/access.h"
 #include "common/rpc/caller.h"
 #include "common/rpc/convert.h"
-#include "common/rpc/payload.h"
 #include "common/rpc/status.h"
+#include "common/weights/fetch_reactor.h"
 #include "common/weights/publisher.h"
 #include "sluice/weights/v1/weights.grpc.pb.h"
 
@@ -23,7 +23,30 @@ namespace sluice {
 namespace {
 
 using weights::v1::WeightsService;
-constexpr absl::Duration kBeatInterval = absl::Seconds(10);
+constexpr absl::Duration kBeatInterval = absl::Seconds(10);  // Of Watch.
+constexpr int kMostObjects = 1000;
+
+weights::v1::HeldLease ToProto(const WeightPublisher::HeldLease& lease) {
+  weights::v1::HeldLease out;
+  out.set_holder(lease.holder);
+  out.mutable_manifests()->Add(lease.manifests.begin(), lease.manifests.end());
+  out.set_pin(lease.pin);
+  if (!lease.pin) {
+    const absl::Duration left = lease.expires - Clock::Real()->Monotonic();
+    *out.mutable_left() = rpc::ToProto(std::max(absl::ZeroDuration(), left));
+  }
+  return out;
+}
+
+weights::v1::VerifyResponse ToProto(const WeightsCheck& check) {
+  weights::v1::VerifyResponse out;
+  out.set_state(check.found.bytes());
+  out.set_expected(check.expected.bytes());
+  out.set_equal(check.found == check.expected);
+  *out.mutable_version() = rpc::ToProto(check.version);
+  out.mutable_tensors()->Add(check.tensors.begin(), check.tensors.end());
+  return out;
+}
 
 weights::v1::Latest ToProto(const PublishedVersion& latest) {
   weights::v1::Latest out;
@@ -105,92 +128,103 @@ class WatchReactor : public grpc::ServerWriteReactor<weights::v1::Latest>,
   grpc::Status final_;
 };
 
-// Sends a list of frames and ends the stream with a status. Deletes itself in OnDone().
-class FetchReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
- public:
-  FetchReactor(std::deque<grpc::ByteBuffer> frames, grpc::Status end)
-      : frames_(std::move(frames)), end_(std::move(end)) {
-    Next();
-  }
-  void OnWriteDone(bool ok) override {
-    if (!ok) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the subscriber is gone"));
-    frames_.pop_front();
-    Next();
-  }
-  void OnDone() override { delete this; }
-
- private:
-  void Next() {
-    if (frames_.empty()) return Finish(end_);
-    StartWrite(&frames_.front());
-  }
-  std::deque<grpc::ByteBuffer> frames_;
-  const grpc::Status end_;
-};
-
 using Base = WeightsService::WithRawCallbackMethod_Fetch<WeightsService::CallbackService>;
 
 }  // namespace
 
 class WeightsServer::Impl final : public Base {
  public:
+  // What is served of a job.
+  struct Served {
+    std::shared_ptr<WeightSource> source;
+    std::shared_ptr<WeightPublisher> publisher;  // The same one; null if it is a relay.
+    WeightsServer::Check check;                  // Of a relay.
+  };
+
   explicit Impl(const rpc::CallerTable* callers)
       : callers_(callers), beats_([this] { BeatLoop(); }) {}
   ~Impl() override { Stop(); }
 
-  void SetPublisher(std::shared_ptr<WeightPublisher> publisher) {
-    std::set<std::shared_ptr<WatchReactor>> open;
+  void SetServed(const std::string& job, Served served) {
+    const std::shared_ptr<WeightSource> source = served.source;
+    Streams open;
     {
       MutexLock lock(&mu_);
-      publisher_ = std::move(publisher);
-      open = watches_;
+      if (source == nullptr) served_.erase(job);
+      else served_[job] = std::move(served);
+      open = open_;
     }
-    // Subscribers will reconnect and get the new publisher.
-    for (const auto& watch : open)
-      watch->EndStream(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the publisher changed"));
+    // Subscribers will reconnect and get the new source.
+    open.End(job, absl::UnavailableError("what is served of this job has changed"));
   }
 
   void Stop() {
-    std::set<std::shared_ptr<WatchReactor>> open;
+    Streams open;
     {
       MutexLock lock(&mu_);
       if (stopping_) return;
       stopping_ = true;
       stop_.NotifyAll();
-      open = watches_;
+      open = open_;
     }
-    for (const auto& watch : open)
-      watch->EndStream(grpc::Status(grpc::StatusCode::UNAVAILABLE, "shutting down"));
+    open.End("", absl::UnavailableError("shutting down"));
     beats_.join();
   }
 
-  // The listener holds only a weak pointer, because the publisher may outlive the stream.
+  // The listener holds only a weak pointer, because the source may outlive the stream.
   grpc::ServerWriteReactor<weights::v1::Latest>* Watch(
       grpc::CallbackServerContext* context, const weights::v1::WatchRequest* request) override {
     const std::shared_ptr<WatchReactor> watch = WatchReactor::Make();
-    const auto publisher = FindPublisher(*context, request->call(), {rpc::Role::kRollout}, watch);
-    if (!publisher.ok()) {
-      watch->EndStream(rpc::ToGrpcStatus(publisher.status()));
+    const std::string& job = request->call().job().job();
+    const auto served =
+        FindServed(*context, request->call(), {rpc::Role::kRollout},
+                   [&](const Served&, Streams* open) { open->watches.emplace(watch, job); });
+    if (!served.ok()) {
+      watch->EndStream(rpc::ToGrpcStatus(served.status()));
       return watch.get();
     }
 
     const std::weak_ptr<WatchReactor> weak = watch;
-    const uint64_t listener = (*publisher)->AddListener([weak](const PublishedVersion& latest) {
+    const std::shared_ptr<WeightSource> source = served->source;
+    const uint64_t listener = source->AddListener([weak](const PublishedVersion& latest) {
       if (const auto reactor = weak.lock()) reactor->OfferLatest(ToProto(latest));
     });
-    watch->on_done = [this, weak, listener, publisher = *publisher] {
-      publisher->RemoveListener(listener);
+    watch->on_done = [this, weak, listener, source] {
+      source->RemoveListener(listener);
       MutexLock lock(&mu_);
-      watches_.erase(weak.lock());
+      open_.watches.erase(weak.lock());
     };
     return watch.get();
   }
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer* bytes) override {
-    std::deque<grpc::ByteBuffer> frames;
-    const absl::Status status = FetchFrames(*context, *bytes, &frames);
-    return new FetchReactor(std::move(frames), rpc::ToGrpcStatus(status));
+    weights::v1::FetchRequest request;
+    grpc::ByteBuffer copy = *bytes;  // Shares the bytes; parsing empties the copy.
+    if (!grpc::SerializationTraits<weights::v1::FetchRequest>::Deserialize(&copy, &request).ok()) {
+      return FetchReactor::Refuse(
+          absl::InvalidArgumentError("the request cannot be parsed as a FetchRequest"));
+    }
+    if (request.objects_size() > kMostObjects) {
+      return FetchReactor::Refuse(absl::InvalidArgumentError(absl::StrCat(
+          "the request names ", request.objects_size(), " objects; the limit is ", kMostObjects)));
+    }
+
+    std::shared_ptr<FetchReactor> fetch;
+    const auto enter = [&](const Served& served, Streams* open) {
+      fetch = FetchReactor::Make(request, served.source);
+      fetch->on_done = [this, weak = std::weak_ptr<FetchReactor>(fetch)] {
+        MutexLock lock(&mu_);
+        open_.fetches.erase(weak.lock());
+      };
+      open->fetches.emplace(fetch, request.call().job().job());
+      stop_.NotifyAll();
+    };
+    const auto served =
+        FindServed(*context, request.call(), {rpc::Role::kRollout, rpc::Role::kOperator}, enter);
+    if (!served.ok()) return FetchReactor::Refuse(served.status());
+    fetch->Start();
+    return fetch.get();
   }
 
   grpc::ServerUnaryReactor* Lease(grpc::CallbackServerContext* context,
@@ -198,10 +232,13 @@ class WeightsServer::Impl final : public Base {
                                   weights::v1::LeaseResponse*) override {
     return AnswerUnary(context, request->call(),
                        {rpc::Role::kRollout, rpc::Role::kController, rpc::Role::kOperator},
-                       [&](WeightPublisher& publisher) {
-                         publisher.Lease(request->call().job().worker(),
-                                         {request->manifests().begin(), request->manifests().end()},
-                                         rpc::FromProto(request->ttl()));
+                       [&](const Served& served) -> absl::Status {
+                         if (served.publisher == nullptr) return KeepsNothing();
+                         if (request->pin()) return Pin(*context, *request, *served.publisher);
+                         served.publisher->Lease(
+                             request->call().job().worker(),
+                             {request->manifests().begin(), request->manifests().end()},
+                             rpc::FromProto(request->ttl()));
                          return absl::OkStatus();
                        });
   }
@@ -209,146 +246,186 @@ class WeightsServer::Impl final : public Base {
   grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context,
                                    const weights::v1::ReportRequest* request,
                                    weights::v1::ReportResponse*) override {
-    return AnswerUnary(context, request->call(), {rpc::Role::kRollout},
-                       [&](WeightPublisher& publisher) -> absl::Status {
-                         SLUICE_ASSIGN_OR_RETURN(const Fingerprint state,
-                                                 Fingerprint::FromBytes(request->state()));
-                         publisher.Report({.worker = request->call().job().worker(),
-                                           .version = rpc::FromProto(request->version()),
-                                           .phase = weights::v1::ReplicaPhase_Name(request->phase())
-                                                        .substr(sizeof("REPLICA_PHASE_") - 1),
-                                           .state = state,
-                                           .cause = request->cause()});
-                         return absl::OkStatus();
-                       });
+    return AnswerUnary(
+        context, request->call(), {rpc::Role::kRollout}, [&](const Served& served) -> absl::Status {
+          if (served.publisher == nullptr) return KeepsNothing();
+          SLUICE_ASSIGN_OR_RETURN(const Fingerprint state,
+                                  Fingerprint::FromBytes(request->state()));
+          served.publisher->Report({.worker = request->call().job().worker(),
+                                    .version = rpc::FromProto(request->version()),
+                                    .phase = weights::v1::ReplicaPhase_Name(request->phase())
+                                                 .substr(sizeof("REPLICA_PHASE_") - 1),
+                                    .state = state,
+                                    .cause = request->cause(),
+                                    .parent = request->parent(),
+                                    .times = {request->times().begin(), request->times().end()}});
+          return absl::OkStatus();
+        });
+  }
+
+  grpc::ServerUnaryReactor* Verify(grpc::CallbackServerContext* context,
+                                   const weights::v1::VerifyRequest* request,
+                                   weights::v1::VerifyResponse* response) override {
+    const auto served = FindServed(*context, request->call(), {rpc::Role::kController},
+                                   [](const Served&, Streams*) {});
+    absl::Status refused = served.status();
+    if (refused.ok() && !served->check)
+      refused = absl::UnimplementedError("only rollouts verify the weights of their engines");
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    if (!refused.ok()) {
+      reactor->Finish(rpc::ToGrpcStatus(refused));
+      return reactor;
+    }
+    served->check([reactor, request, response](absl::StatusOr<WeightsCheck> check) {
+      absl::Status status = check.status();
+      if (status.ok()) status = CheckVersion(*request, *check);
+      if (status.ok()) *response = ToProto(*check);
+      reactor->Finish(rpc::ToGrpcStatus(status));
+    });
+    return reactor;
   }
 
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
                                  const weights::v1::ListRequest* request,
                                  weights::v1::ListResponse* response) override {
-    return AnswerUnary(context, request->call(),
-                       {rpc::Role::kRollout, rpc::Role::kController, rpc::Role::kOperator},
-                       [&](WeightPublisher& publisher) {
-                         for (const WeightPublisher::Edge& edge : publisher.edges()) {
-                           weights::v1::VersionNode* const out = response->add_nodes();
-                           *out->mutable_version() = rpc::ToProto(edge.version.version);
-                           out->set_state(edge.version.state.bytes());
-                           out->set_manifest(edge.manifest);
-                           out->set_kind(edge.base ? weights::v1::Manifest::KIND_DELTA
-                                                   : weights::v1::Manifest::KIND_FULL);
-                           if (edge.base) out->set_base(edge.base->bytes());
-                           out->set_bytes(edge.bytes);
-                           *out->mutable_created() = rpc::ToProto(edge.created);
-                         }
-                         for (const ReplicaState& replica : publisher.replicas()) {
-                           weights::v1::Replica* const out = response->add_replicas();
-                           out->set_replica(replica.worker);
-                           out->set_daemon(replica.worker);
-                           *out->mutable_version() = rpc::ToProto(replica.version);
-                           weights::v1::ReplicaPhase phase;
-                           if (weights::v1::ReplicaPhase_Parse(
-                                   absl::StrCat("REPLICA_PHASE_", replica.phase), &phase))
-                             out->set_phase(phase);
-                           out->set_state(replica.state.bytes());
-                           *out->mutable_age() =
-                               rpc::ToProto(Clock::Real()->Monotonic() - replica.reported_at);
-                           out->set_cause(replica.cause);
-                         }
-                         return absl::OkStatus();
-                       });
+    return AnswerUnary(
+        context, request->call(),
+        {rpc::Role::kRollout, rpc::Role::kController, rpc::Role::kOperator},
+        [&](const Served& served) {
+          for (const WeightEdge& edge : served.source->edges()) {
+            weights::v1::VersionNode* const out = response->add_nodes();
+            *out->mutable_version() = rpc::ToProto(edge.version.version);
+            out->set_state(edge.version.state.bytes());
+            out->set_manifest(edge.manifest);
+            out->set_kind(edge.base ? weights::v1::Manifest::KIND_DELTA
+                                    : weights::v1::Manifest::KIND_FULL);
+            if (edge.base) out->set_base(edge.base->bytes());
+            out->set_bytes(edge.bytes);
+            *out->mutable_created() = rpc::ToProto(edge.created);
+          }
+          if (!request->manifest().empty()) {
+            const auto manifest = served.source->Find(request->manifest(), {}).object;
+            if (manifest != nullptr) response->mutable_manifest()->ParseFromString(*manifest);
+          }
+          if (served.publisher == nullptr) return absl::OkStatus();
+          for (const WeightPublisher::HeldLease& lease : served.publisher->leases())
+            *response->add_leases() = ToProto(lease);
+          for (const ReplicaState& replica : served.publisher->replicas()) {
+            weights::v1::Replica* const out = response->add_replicas();
+            out->set_replica(replica.worker);
+            out->set_daemon(replica.worker);
+            *out->mutable_version() = rpc::ToProto(replica.version);
+            weights::v1::ReplicaPhase phase;
+            if (weights::v1::ReplicaPhase_Parse(absl::StrCat("REPLICA_PHASE_", replica.phase),
+                                                &phase))
+              out->set_phase(phase);
+            out->set_state(replica.state.bytes());
+            *out->mutable_age() = rpc::ToProto(Clock::Real()->Monotonic() - replica.reported_at);
+            out->set_cause(replica.cause);
+            out->set_parent(replica.parent);
+            out->mutable_times()->insert(replica.times.begin(), replica.times.end());
+          }
+          return absl::OkStatus();
+        });
   }
 
  private:
-  // Checks that the caller may call, and returns the publisher. A `watch` of this publisher is
-  // entered in watches_ under the same lock, so that SetPublisher() and Stop() end it from now on.
-  // UNAVAILABLE (NOT_YET): there is none.
-  absl::StatusOr<std::shared_ptr<WeightPublisher>> FindPublisher(
-      const grpc::ServerContextBase& context, const common::v1::Call& call,
-      std::initializer_list<rpc::Role> roles,
-      const std::shared_ptr<WatchReactor>& watch = nullptr) {
+  // Checks that `check` is of the version that was asked for.
+  static absl::Status CheckVersion(const weights::v1::VerifyRequest& request,
+                                   const WeightsCheck& check) {
+    if (!request.has_version() || rpc::FromProto(request.version()) == check.version)
+      return absl::OkStatus();
+    return Error(absl::StatusCode::kNotFound, "GONE",
+                 absl::StrCat("version ", rpc::FromProto(request.version()).str(),
+                              " was asked for, but the engine holds ", check.version.str()));
+  }
+
+  // The streams that are open, each with its job.
+  struct Streams {
+    std::map<std::shared_ptr<WatchReactor>, std::string> watches;
+    std::map<std::shared_ptr<FetchReactor>, std::string> fetches;
+
+    // Ends those of one job, or all if `job` is empty.
+    void End(const std::string& job, const absl::Status& why) const {
+      for (const auto& [watch, of] : watches) {
+        if (job.empty() || of == job) watch->EndStream(rpc::ToGrpcStatus(why));
+      }
+      for (const auto& [fetch, of] : fetches) {
+        if (job.empty() || of == job) fetch->EndStream(why);
+      }
+    }
+  };
+
+  // Pins versions, or ends their pins: only for the controller, which asks for people.
+  absl::Status Pin(const grpc::ServerContextBase& context, const weights::v1::LeaseRequest& request,
+                   WeightPublisher& publisher) {
+    const common::v1::JobRef& caller = request.call().job();
+    SLUICE_RETURN_IF_ERROR(callers_->Check(caller.job(), caller.worker(), caller.incarnation(),
+                                           {rpc::Role::kController}));
+    if (request.manifests().empty() && !request.has_ttl()) return publisher.SetPin("", true);
+    for (const std::string& manifest : request.manifests())
+      SLUICE_RETURN_IF_ERROR(publisher.SetPin(manifest, !request.has_ttl()));
+    return absl::OkStatus();
+  }
+
+  static absl::Status KeepsNothing() {
+    return absl::FailedPreconditionError(
+        "this daemon passes weights on; leases and reports go to the job's trainer");
+  }
+
+  // Checks that the caller may call, and returns what is served of its job. `enter` may enter a
+  // stream under the same lock, so that SetServed() and Stop() end it from now on.
+  // UNAVAILABLE (NOT_YET): nothing is.
+  template <typename Enter>
+  absl::StatusOr<Served> FindServed(const grpc::ServerContextBase& context,
+                                    const common::v1::Call& call,
+                                    std::initializer_list<rpc::Role> roles, Enter enter) {
     SLUICE_RETURN_IF_ERROR(
         rpc::CheckJobRef(context, call.job().worker(), call.job().incarnation()));
     SLUICE_RETURN_IF_ERROR(
         callers_->Check(call.job().job(), call.job().worker(), call.job().incarnation(), roles));
     MutexLock lock(&mu_);
-    if (publisher_ == nullptr || stopping_) {
+    const auto it = served_.find(call.job().job());
+    if (it == served_.end() || stopping_) {
       return ErrorWith(absl::StatusCode::kUnavailable,
                        {.reason = "NOT_YET", .retry_after = absl::Milliseconds(200)},
                        "no weights are published here yet");
     }
-    if (watch != nullptr) watches_.insert(watch);
-    return publisher_;
+    enter(it->second, &open_);
+    return it->second;
   }
 
-  // Answers a unary call with the status that `body` returns for the publisher.
+  // Answers a unary call with the status that `body` returns for what is served.
   template <typename Body>
   grpc::ServerUnaryReactor* AnswerUnary(grpc::CallbackServerContext* context,
                                         const common::v1::Call& call,
                                         std::initializer_list<rpc::Role> roles, Body body) {
-    const auto publisher = FindPublisher(*context, call, roles);
-    const absl::Status status = publisher.ok() ? body(**publisher) : publisher.status();
+    const auto served = FindServed(*context, call, roles, [](const Served&, Streams*) {});
+    const absl::Status status = served.ok() ? body(*served) : served.status();
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     reactor->Finish(rpc::ToGrpcStatus(status));
     return reactor;
   }
 
-  // Makes the frames of the requested objects. A missing object becomes a frame that names it.
-  absl::Status FetchFrames(const grpc::ServerContextBase& context, const grpc::ByteBuffer& bytes,
-                           std::deque<grpc::ByteBuffer>* frames) {
-    weights::v1::FetchRequest request;
-    grpc::ByteBuffer copy = bytes;  // Shares the bytes; parsing empties the copy.
-    if (!grpc::SerializationTraits<weights::v1::FetchRequest>::Deserialize(&copy, &request).ok())
-      return absl::InvalidArgumentError("the request cannot be parsed as a FetchRequest");
-    SLUICE_ASSIGN_OR_RETURN(
-        const std::shared_ptr<WeightPublisher> publisher,
-        FindPublisher(context, request.call(), {rpc::Role::kRollout, rpc::Role::kOperator}));
-    for (int index = 0; index < request.objects_size(); ++index) {
-      const weights::v1::ObjectRange& want = request.objects(index);
-      weights::v1::FetchHeader header;
-
-      header.set_index(index);
-      const std::shared_ptr<const std::string> object = publisher->FindObject(want.id());
-      if (object == nullptr) {
-        header.add_missing(want.id());
-        SLUICE_ASSIGN_OR_RETURN(grpc::ByteBuffer frame, rpc::EncodeFrame(header, {}));
-        frames->push_back(std::move(frame));
-        continue;
-      }
-
-      if (want.offset() > object->size())
-        return absl::InvalidArgumentError(absl::StrCat("objects[", index, "].offset ",
-                                                       want.offset(), " is beyond the object's ",
-                                                       object->size(), " bytes"));
-      const uint64_t rest = object->size() - want.offset();
-      const uint64_t end =
-          want.offset() + (want.length() == 0 ? rest : std::min(want.length(), rest));
-
-      // An empty range still gets one frame, so that the caller learns the object's size.
-      for (uint64_t at = want.offset(); at < end || at == want.offset();) {
-        const absl::string_view piece = absl::string_view(*object).substr(
-            at, std::min<uint64_t>(end - at, rpc::kTargetPayloadBytes));
-        header.set_offset(at);
-        header.set_size(object->size());
-        header.set_crc32c(Crc32c(piece));
-        SLUICE_ASSIGN_OR_RETURN(grpc::ByteBuffer frame,
-                                rpc::EncodeFrame(header, {{.bytes = piece, .owner = object}}));
-        frames->push_back(std::move(frame));
-        at += std::max<uint64_t>(1, piece.size());
-      }
-    }
-    return absl::OkStatus();
-  }
-
   void BeatLoop() {
+    absl::Duration next_watch_beat = Clock::Real()->Monotonic() + kBeatInterval;
     while (true) {
-      std::set<std::shared_ptr<WatchReactor>> open;
+      Streams open;
       {
         MutexLock lock(&mu_);
-        if (!stopping_) stop_.WaitFor(&mu_, kBeatInterval);
+        // While a Fetch is open it may wait, and its caller must hear that this daemon lives.
+        if (!stopping_ && open_.fetches.empty()) {
+          stop_.WaitFor(&mu_, next_watch_beat - Clock::Real()->Monotonic());
+        } else if (!stopping_) {
+          stop_.WaitFor(&mu_, FetchReactor::kBeatInterval);
+        }
         if (stopping_) return;
-        open = watches_;
+        open = open_;
       }
-      for (const auto& watch : open) watch->SendBeat();
+      for (const auto& [fetch, unused] : open.fetches) fetch->Beat();
+      if (Clock::Real()->Monotonic() < next_watch_beat) continue;
+      for (const auto& [watch, unused] : open.watches) watch->SendBeat();
+      next_watch_beat = Clock::Real()->Monotonic() + kBeatInterval;
     }
   }
 
@@ -356,8 +433,8 @@ class WeightsServer::Impl final : public Base {
   Mutex mu_;
   CondVar stop_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::shared_ptr<WeightPublisher> publisher_ ABSL_GUARDED_BY(mu_);
-  std::set<std::shared_ptr<WatchReactor>> watches_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, Served> served_ ABSL_GUARDED_BY(mu_);  // By job.
+  Streams open_ ABSL_GUARDED_BY(mu_);
   std::thread beats_;
 };
 
@@ -365,8 +442,14 @@ WeightsServer::WeightsServer(const rpc::CallerTable* callers)
     : impl_(std::make_unique<Impl>(callers)) {}
 WeightsServer::~WeightsServer() = default;
 grpc::Service* WeightsServer::service() { return impl_.get(); }
-void WeightsServer::SetPublisher(std::shared_ptr<WeightPublisher> publisher) {
-  impl_->SetPublisher(std::move(publisher));
+void WeightsServer::SetPublisher(const std::string& job,
+                                 std::shared_ptr<WeightPublisher> publisher) {
+  impl_->SetServed(job, {.source = publisher, .publisher = publisher, .check = nullptr});
+}
+void WeightsServer::SetRelay(const std::string& job, std::shared_ptr<WeightSource> relay,
+                             Check check) {
+  impl_->SetServed(job,
+                   {.source = std::move(relay), .publisher = nullptr, .check = std::move(check)});
 }
 void WeightsServer::Shutdown() { impl_->Stop(); }
 

@@ -1,6 +1,10 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
+
+#include "common/weights/weights_check.h"
 
 namespace grpc {
 class Service;
@@ -8,16 +12,17 @@ class Service;
 
 namespace sluice {
 class WeightPublisher;
+class WeightSource;
 namespace rpc {
 class CallerTable;
 }
 
-// The gRPC service WeightsService over one publisher, without the call Verify. It only translates.
-// Register service() with a server before that starts. Call Shutdown() before the server drains, to
-// end the open streams.
+// The gRPC service WeightsService over a publisher or a relay per job. It only translates. Register
+// service() with a server before that starts. Call Shutdown() before the server drains, to end the
+// open streams.
 //
-// Thread-safe. Owns one thread, which sends an empty message (a beat) on each open Watch stream
-// every 10 s, unless a write is under way.
+// Thread-safe. Owns one thread, which sends empty messages (beats), unless a write is under way: on
+// each open Watch stream every 10 s, on each Fetch stream that waits every 250 ms.
 class WeightsServer {
  public:
   // `callers` says which workers may call; it must outlive the server.
@@ -25,9 +30,13 @@ class WeightsServer {
   ~WeightsServer();
   grpc::Service* service();
 
-  // Sets the publisher of the job that this daemon works for. While it is null, calls get
-  // UNAVAILABLE. Open Watch streams end, so that subscribers come back to the new publisher.
-  void SetPublisher(std::shared_ptr<WeightPublisher> publisher);
+  // Sets what is served of a job. While it is null, calls for the job get UNAVAILABLE. Open streams
+  // of the job end, so that subscribers come back to the new one.
+  void SetPublisher(const std::string& job, std::shared_ptr<WeightPublisher> publisher);
+  // The same of a daemon that only passes weights on: it refuses leases and reports. `check` reads
+  // the weights of its engine again, for the call Verify.
+  using Check = std::function<void(WeightsCheckDone done)>;
+  void SetRelay(const std::string& job, std::shared_ptr<WeightSource> relay, Check check);
   void Shutdown();
 
  private:

@@ -1,7 +1,11 @@
 #include "common/weights/subscriber.h"
 
+#include <algorithm>
 #include <deque>
+#include <map>
 #include <optional>
+#include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
@@ -12,10 +16,28 @@
 #include "common/rpc/convert.h"
 #include "common/rpc/stream.h"
 #include "common/weights/fetcher.h"
-#include "common/weights/publisher.h"
+#include "common/weights/relay.h"
 #include "sluice/weights/v1/weights.pb.h"
 
 namespace sluice {
+
+namespace {
+
+// Announcements of relays are asked for when the trainer's stream has been broken, or silent, for
+// this long. A trainer sends something every 10 s.
+constexpr absl::Duration kBroken = absl::Seconds(1), kSilent = absl::Seconds(15);
+// After this time another relay is asked: the first one may know less.
+constexpr absl::Duration kRelayTurn = absl::Seconds(3), kRelayPause = absl::Milliseconds(100);
+constexpr size_t kMostReports = 64;
+
+uint64_t BytesOf(absl::Span<const TensorSpec> layout) {
+  uint64_t bytes = 0;
+  for (const TensorSpec& spec : layout)
+    bytes += static_cast<uint64_t>(*NumElements(spec.shape)) * DTypeBytes(spec.dtype);
+  return bytes;
+}
+
+}  // namespace
 
 class WeightSubscriber::Impl {
  public:
@@ -25,10 +47,14 @@ class WeightSubscriber::Impl {
         fetcher_(
             {.job = options_.job, .worker = options_.worker, .incarnation = options_.incarnation},
             layout),
+        model_bytes_(BytesOf(layout)),
         on_staged_(std::move(on_staged)),
+        history_(options_.limits),
         held_(held) {
     watch_thread_ = std::thread([this] { WatchLoop(); });
     fetch_thread_ = std::thread([this] { FetchLoop(); });
+    report_thread_ = std::thread([this] { ReportLoop(); });
+    if (options_.relay != nullptr) relay_watch_thread_ = std::thread([this] { RelayWatchLoop(); });
   }
   ~Impl() {
     stop_.Trigger();
@@ -36,20 +62,42 @@ class WeightSubscriber::Impl {
       MutexLock lock(&mu_);
       stopping_ = true;
       CancelCalls();
+      if (relay_stream_ != nullptr) relay_stream_->TryCancel();
       changed_.NotifyAll();
     }
     watch_thread_.join();
     fetch_thread_.join();
+    report_thread_.join();
+    if (relay_watch_thread_.joinable()) relay_watch_thread_.join();
   }
 
   void SetSource(const std::string& address) {
     MutexLock lock(&mu_);
     if (source_ == address) return;
     source_ = address;
-    latest_.reset();  // It was announced by the old source.
+    if (uses_chain()) {
+      // Others may have what the old source has announced.
+      if (stream_ != nullptr) stream_->TryCancel();
+      const auto wait = downloading_ == nullptr ? std::nullopt : downloading_->wait();
+      if (wait && wait->holder == kOriginId) download_cancel_->Trigger();
+      if (address.empty()) channel_.reset();
+    } else {
+      latest_.reset();  // It was announced by the old source.
+      CancelCalls();
+    }
     ForgetFailures();
-    CancelCalls();
     changed_.NotifyAll();
+  }
+
+  void SetMembers(std::vector<RelayMember> members) {
+    MutexLock lock(&mu_);
+    chain_ = SortIntoChain(std::move(members), absl::StrCat(options_.job, " ", options_.policy));
+    changed_.NotifyAll();
+  }
+
+  std::optional<ObjectFetcher::Wait> wait() const {
+    MutexLock lock(&mu_);
+    return downloading_ == nullptr ? std::nullopt : downloading_->wait();
   }
 
   void OnActivated(PolicyVersion version, Fingerprint state, absl::Duration pause) {
@@ -59,8 +107,8 @@ class WeightSubscriber::Impl {
     from_nothing_ = refused_ = false;
     offered_ = false;
     ForgetFailures();
-    AddReport(version, state, weights::v1::REPLICA_PHASE_ACTIVE, "", "");
-    reports_.back().mutable_times()->insert({"pause", absl::ToDoubleSeconds(pause)});
+    AddReport(version, state, weights::v1::REPLICA_PHASE_ACTIVE, holder_fault_, "",
+              {{"fetch", fetch_seconds_}, {"pause", absl::ToDoubleSeconds(pause)}});
     changed_.NotifyAll();
   }
 
@@ -73,7 +121,7 @@ class WeightSubscriber::Impl {
     offered_ = false;
     // What came may have been damaged here, after its check. If not, the way from `held_` is wrong.
     if (std::exchange(refused_, true)) from_nothing_ = true;
-    if (latest_ && rpc::FromProto(latest_->version()) == version) DelayRetry(absl::ZeroDuration());
+    if (latest_ && latest_->version == version) DelayRetry(absl::ZeroDuration());
     AddReport(version, held_, weights::v1::REPLICA_PHASE_REFUSED, cause, tensor);
     changed_.NotifyAll();
   }
@@ -98,19 +146,45 @@ class WeightSubscriber::Impl {
     if (download_cancel_ != nullptr) download_cancel_->Trigger();
   }
 
-  // Adds a report that FetchLoop() will send.
+  bool uses_chain() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return options_.relay != nullptr && UsesChain(options_.fan_out, chain_.size(), model_bytes_);
+  }
+
+  // Adds a report that ReportLoop() will send. It replaces one that has not been sent, because only
+  // the last one counts; but the trainer must hear of each refusal.
   void AddReport(PolicyVersion version, const Fingerprint& state, weights::v1::ReplicaPhase phase,
-                 const std::string& cause, const std::string& tensor)
+                 const std::string& cause, const std::string& tensor,
+                 const std::map<std::string, double>& times = {})
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     weights::v1::ReportRequest report;
-    *report.mutable_call() = fetcher_.MakeCall();
+    *report.mutable_call() = MakeCall(fetcher_.caller());
     report.set_replica(options_.worker);
     *report.mutable_version() = rpc::ToProto(version);
     report.set_phase(phase);
     report.set_state(state.bytes());
     report.set_cause(cause);
+    report.set_parent(parent_);
+    report.mutable_times()->insert(times.begin(), times.end());
     if (!tensor.empty()) report.add_blame()->set_tensor(tensor);
+    const bool replaces =
+        !reports_.empty() && reports_.back().phase() != weights::v1::REPLICA_PHASE_REFUSED;
+    if (replaces || reports_.size() >= kMostReports) reports_.pop_back();
     reports_.push_back(std::move(report));
+    changed_.NotifyAll();
+  }
+
+  // Opens a stream of announcements.
+  std::shared_ptr<rpc::ClientStream> OpenWatch(const rpc::Channel& channel, absl::Duration deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    weights::v1::WatchRequest request;
+    *request.mutable_call() = MakeCall(fetcher_.caller());
+    request.set_policy(options_.policy);
+    *request.mutable_held()->mutable_version() = rpc::ToProto(held_version_);
+    auto stream = std::make_shared<rpc::ClientStream>(
+        channel, *weights::v1::WatchRequest::descriptor(), &stop_, deadline);
+    stream->Write(request);
+    stream->WritesDone();
+    return stream;
   }
 
   // Keeps `latest_` up to date while there is a source. Runs on watch_thread_.
@@ -126,7 +200,7 @@ class WeightSubscriber::Impl {
         while (!stopping_ && source_.empty()) changed_.Wait(&mu_);
         if (stopping_) return;
         source = source_;
-        const auto channel = rpc::Connect(source, {rpc::Role::kTrainer, rpc::Role::kRollout});
+        const auto channel = rpc::Connect(source, {rpc::Role::kTrainer});
         if (!channel.ok()) {
           log::Error("weights_source", {{"job_id", options_.job}, {"error", channel.status()}});
           // Connect() fails only if the address itself cannot be used, so wait for another one.
@@ -134,38 +208,135 @@ class WeightSubscriber::Impl {
           continue;
         }
         channel_ = *channel;
-        weights::v1::WatchRequest request;
-        *request.mutable_call() = fetcher_.MakeCall();
-        request.set_policy(options_.policy);
-        *request.mutable_held()->mutable_version() = rpc::ToProto(held_version_);
-        stream = stream_ = std::make_shared<rpc::ClientStream>(
-            *channel_, *weights::v1::WatchRequest::descriptor(), &stop_);
-        stream->Write(request);
-        stream->WritesDone();
+        stream = stream_ = OpenWatch(*channel_, absl::InfiniteDuration());
+        changed_.NotifyAll();
       }
 
       weights::v1::Latest latest;
       while (stream->Read(&latest)) {
         backoff.Reset();
-        if (!latest.has_version()) continue;  // A beat: the stream is alive.
-        MutexLock lock(&mu_);
-        if (source_ != source) break;  // The address has changed meanwhile.
-        FollowAnnouncement(std::move(latest));
+        std::optional<PublishedVersion> news;
+        {
+          MutexLock lock(&mu_);
+          if (source_ != source) break;  // The address has changed meanwhile.
+          origin_heard_ = Clock::Real()->Monotonic();
+          origin_broken_ = absl::InfiniteDuration();
+          if (relay_stream_ != nullptr) relay_stream_->TryCancel();
+          if (!latest.has_version()) continue;  // A beat: the stream is alive.
+          news = FollowAnnouncement(latest, /*from_relay=*/false);
+        }
+        if (news && options_.relay != nullptr) options_.relay->SetLatest(*news);
       }
 
       const absl::Status end = stream->Finish();
       {
         MutexLock lock(&mu_);
         stream_.reset();
+        origin_broken_ = std::min(origin_broken_, Clock::Real()->Monotonic());
         if (stopping_) return;
       }
       if (stop_.WaitFor(backoff.Next(DetailOf(end).retry_after))) return;
     }
   }
 
-  // Makes an announcement the one to follow, unless a newer version was announced before.
-  void FollowAnnouncement(weights::v1::Latest latest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    const PolicyVersion version = rpc::FromProto(latest.version());
+  // Whether the trainer announces nothing, so that relays are to be asked.
+  bool OriginIsSilent() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const absl::Duration now = Clock::Real()->Monotonic();
+    return source_.empty() || now - origin_broken_ > kBroken || now - origin_heard_ > kSilent;
+  }
+
+  // Asks the other rollouts, one after the other, for the newest version while the trainer is
+  // silent. Runs on relay_watch_thread_.
+  void RelayWatchLoop() {
+    for (size_t turn = 0;; ++turn) {
+      std::shared_ptr<rpc::ClientStream> stream;
+      {
+        MutexLock lock(&mu_);
+        std::shared_ptr<rpc::Channel> channel;
+        while (!stopping_ && channel == nullptr) {
+          std::vector<ObjectFetcher::Holder> others;
+          if (uses_chain() && OriginIsSilent())
+            others =
+                HoldersOf(chain_, /*origin=*/nullptr, [](const std::string&) { return false; });
+          if (others.empty()) changed_.WaitFor(&mu_, kBroken);
+          else channel = channels_.at(AddressOf(others[turn % others.size()].id));
+        }
+        if (stopping_) return;
+        stream = relay_stream_ = OpenWatch(*channel, kRelayTurn);
+      }
+
+      weights::v1::Latest latest;
+      while (stream->Read(&latest)) {
+        std::optional<PublishedVersion> news;
+        {
+          MutexLock lock(&mu_);
+          if (!OriginIsSilent()) break;
+          if (latest.has_version()) news = FollowAnnouncement(latest, /*from_relay=*/true);
+        }
+        if (news) options_.relay->SetLatest(*news);
+      }
+      stream->TryCancel();
+      (void)stream->Finish();
+      {
+        MutexLock lock(&mu_);
+        relay_stream_.reset();
+      }
+      if (stop_.WaitFor(kRelayPause)) return;
+    }
+  }
+
+  const std::string& AddressOf(const std::string& member) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const auto it = std::find_if(chain_.begin(), chain_.end(),
+                                 [&](const RelayMember& other) { return other.id == member; });
+    SLUICE_CHECK(it != chain_.end());
+    return it->address;
+  }
+
+  // The holders of a version, in the order in which they are asked, with channels that live as long
+  // as channels_. `origin` is null if the trainer is not known.
+  std::vector<ObjectFetcher::Holder> HoldersOf(
+      absl::Span<const RelayMember> chain, const rpc::Channel* origin,
+      const std::function<bool(const std::string& id)>& is_avoided)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    std::vector<ObjectFetcher::Holder> holders;
+    for (const std::string& id : ListHolders(chain, options_.worker, is_avoided)) {
+      if (id == kOriginId) {
+        if (origin != nullptr) holders.push_back({.id = id, .channel = origin});
+        continue;
+      }
+      std::shared_ptr<rpc::Channel>& channel = channels_[AddressOf(id)];
+      if (channel == nullptr) {
+        auto made = rpc::Connect(AddressOf(id), {rpc::Role::kRollout});
+        if (!made.ok()) {
+          log::Error("weights_source", {{"job_id", options_.job}, {"error", made.status()}});
+          channels_.erase(AddressOf(id));
+          continue;
+        }
+        channel = *std::move(made);
+      }
+      holders.push_back({.id = id, .channel = channel.get()});
+    }
+    return holders;
+  }
+
+  // Makes an announcement the one to follow, unless a newer version was announced before. Returns
+  // it then. A relay's word is taken only for what is newer than all that the trainer announced,
+  // and the trainer's word replaces it.
+  std::optional<PublishedVersion> FollowAnnouncement(const weights::v1::Latest& latest,
+                                                     bool from_relay)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const absl::StatusOr<Fingerprint> state = Fingerprint::FromBytes(latest.state());
+    if (!state.ok()) {
+      log::Error("weights_announcement", {{"job_id", options_.job}, {"error", state.status()}});
+      return std::nullopt;
+    }
+    PublishedVersion announced{.version = rpc::FromProto(latest.version()),
+                               .manifest = latest.manifest(),
+                               .state = *state};
+    if (latest.has_hold_until()) announced.hold_until = latest.hold_until();
+    const PolicyVersion version = announced.version;
+    if (from_relay && (version <= newest_ || (latest_ && version <= latest_->version)))
+      return std::nullopt;
     if (version < newest_) {
       const std::string cause =
           absl::StrCat("version ", newest_.str(), " was announced before, so this is a ",
@@ -173,15 +344,17 @@ class WeightSubscriber::Impl {
       log::Warning("weights_refused",
                    {{"job_id", options_.job}, {"version", version.str()}, {"cause", cause}});
       AddReport(version, held_, weights::v1::REPLICA_PHASE_REFUSED, cause, "");
-      changed_.NotifyAll();
-      return;
+      return std::nullopt;
     }
 
-    newest_ = version;
-    if (!latest_ || latest_->manifest() != latest.manifest()) ForgetFailures();
-    latest_ = std::move(latest);
-    announced_ = Clock::Real()->Monotonic();
+    if (!from_relay) newest_ = version;
+    if (!latest_ || latest_->manifest != announced.manifest) {
+      ForgetFailures();
+      announced_ = Clock::Real()->Monotonic();
+    }
+    latest_ = announced;
     changed_.NotifyAll();
+    return announced;
   }
 
   // The download or activation of `latest_` has failed. Sets the time of the next try.
@@ -193,115 +366,162 @@ class WeightSubscriber::Impl {
     not_before_ = absl::ZeroDuration();
   }
 
-  // Waits until there is a version to download or a report to send. Returns true in the first case.
-  bool AwaitWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  // Waits until there is a version to download.
+  void AwaitWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     while (!stopping_) {
       const bool wanted = ShouldDownload();
       const absl::Duration wait = not_before_ - clock_->Monotonic();
-      if (wanted && wait <= absl::ZeroDuration()) return true;
-      if (!reports_.empty()) return false;
+      if (wanted && wait <= absl::ZeroDuration()) return;
       if (wanted) {
         changed_.WaitFor(&mu_, wait);
       } else {
         changed_.Wait(&mu_);
       }
     }
-    return false;
   }
 
   // Whether `latest_` should be downloaded, now or when the back-off is over.
   bool ShouldDownload() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!latest_ || offered_) return false;
-    const PolicyVersion version = rpc::FromProto(latest_->version());
+    if (channel_ == nullptr && !uses_chain()) return false;
+    const PolicyVersion version = latest_->version;
     if (version == held_version_) return false;
     // During a replay the trainer publishes versions below the engine's. The engine keeps its
     // weights until `latest` has reached its version number again.
-    const bool replay = latest_->has_hold_until() && held_version_.incarnation > 0 &&
+    const bool replay = latest_->hold_until.has_value() && held_version_.incarnation > 0 &&
                         held_version_.incarnation < version.incarnation;
-    return !(replay && held_version_.number <= latest_->hold_until() &&
+    return !(replay && held_version_.number <= *latest_->hold_until &&
              version.number < held_version_.number);
   }
 
-  // Downloads versions and sends reports. Runs on fetch_thread_.
+  // Downloads versions. Runs on fetch_thread_.
   void FetchLoop() {
     while (true) {
-      weights::v1::Latest latest;
+      PublishedVersion latest;
       std::optional<Fingerprint> held;
-      std::deque<weights::v1::ReportRequest> reports;
-      std::shared_ptr<rpc::Channel> channel;
-      bool wanted = false;
       absl::Duration announced;
       rpc::Cancel cancel;
       {
         MutexLock lock(&mu_);
-        wanted = AwaitWork();
+        AwaitWork();
         if (stopping_) return;
-        reports.swap(reports_);
-        if (wanted) latest = *latest_;
+        latest = *latest_;
         if (!from_nothing_) held = held_;
-        channel = channel_;
         announced = announced_;
-        if (wanted) download_cancel_ = &cancel;
+        download_cancel_ = &cancel;
       }
+
       // Download without the lock. SetSource() and the destructor can cancel the download through
       // download_cancel_.
-      if (wanted) {
-        absl::StatusOr<StagedWeights> staged = Download(latest, held, *channel, &cancel);
+      ObjectFetcher::Stats stats;
+      absl::StatusOr<StagedWeights> staged = Download(latest, held, &cancel, &stats);
+      if (options_.on_download_ended) options_.on_download_ended(stats);
 
-        // A download that SetSource() or the destructor ended is not a failure. The status does not
-        // tell, because a trainer that shuts down answers CANCELLED too.
-        bool failed = false;
-        {
-          MutexLock lock(&mu_);
-          download_cancel_ = nullptr;
-          offered_ = staged.ok();
-          // What is held may be damaged, or an object on the way from it.
-          if (absl::IsDataLoss(staged.status())) {
-            from_nothing_ = true;
-            AddReport(rpc::FromProto(latest.version()), held_, weights::v1::REPLICA_PHASE_REFUSED,
-                      std::string(staged.status().message()), "");
-          }
-          failed = !staged.ok() && !cancel.triggered();
-          const bool is_newest = latest_ && latest_->manifest() == latest.manifest();
-          if (failed && is_newest) DelayRetry(DetailOf(staged.status()).retry_after);
-        }
-
+      // A download that SetSource() or the destructor ended is not a failure. The status does not
+      // tell, because a trainer that shuts down answers CANCELLED too.
+      bool failed = false;
+      {
+        MutexLock lock(&mu_);
+        download_cancel_ = nullptr;
+        offered_ = staged.ok();
         if (staged.ok()) {
           staged->fetch = Clock::Real()->Monotonic() - announced;
-          on_staged_(*std::move(staged));
-        } else if (failed) {
-          log::Warning("weights_fetch_failed", {{"job_id", options_.job},
-                                                {"version", rpc::FromProto(latest.version()).str()},
-                                                {"error", staged.status()}});
-          if (options_.on_download_failed) options_.on_download_failed(staged.status());
+          fetch_seconds_ = absl::ToDoubleSeconds(staged->fetch);
+          parent_ = stats.parent;
+          holder_fault_ = stats.last_fault;
+          AddReport(latest.version, held_, weights::v1::REPLICA_PHASE_STAGED, holder_fault_, "",
+                    {{"fetch", fetch_seconds_}});
         }
+        // What is held may be damaged, or an object on the way from it.
+        if (absl::IsDataLoss(staged.status())) {
+          from_nothing_ = true;
+          AddReport(latest.version, held_, weights::v1::REPLICA_PHASE_REFUSED,
+                    std::string(staged.status().message()), "");
+        }
+        failed = !staged.ok() && !cancel.triggered();
+        const bool is_newest = latest_ && latest_->manifest == latest.manifest;
+        if (failed && is_newest) DelayRetry(DetailOf(staged.status()).retry_after);
       }
-      for (const weights::v1::ReportRequest& report : reports) {
-        weights::v1::ReportResponse response;
-        const absl::Status sent = rpc::Call(*channel, report, &response,
-                                            {.deadline = absl::Seconds(2), .cancel = &stop_});
-        // Reports are for display only. What the queue believes about this engine comes from Renew.
-        if (!sent.ok()) log::Debug("weights_report_failed", {{"error", sent}});
+
+      if (staged.ok()) {
+        on_staged_(*std::move(staged));
+      } else if (failed) {
+        log::Warning("weights_fetch_failed", {{"job_id", options_.job},
+                                              {"version", latest.version.str()},
+                                              {"error", staged.status()}});
+        if (options_.on_download_failed) options_.on_download_failed(staged.status());
       }
     }
   }
 
-  absl::StatusOr<StagedWeights> Download(const weights::v1::Latest& latest,
+  // Sends reports. Runs on report_thread_.
+  void ReportLoop() {
+    while (true) {
+      weights::v1::ReportRequest report;
+      std::shared_ptr<rpc::Channel> channel;
+      {
+        MutexLock lock(&mu_);
+        while (!stopping_ && (reports_.empty() || channel_ == nullptr)) changed_.Wait(&mu_);
+        if (stopping_) return;
+        report = std::move(reports_.front());
+        reports_.pop_front();
+        channel = channel_;
+      }
+      weights::v1::ReportResponse response;
+      const absl::Status sent =
+          rpc::Call(*channel, report, &response, {.deadline = absl::Seconds(2), .cancel = &stop_});
+      // Reports are for display only. What the queue believes about this engine comes from Renew.
+      if (!sent.ok()) log::Debug("weights_report_failed", {{"error", sent}});
+    }
+  }
+
+  absl::StatusOr<StagedWeights> Download(const PublishedVersion& version,
                                          const std::optional<Fingerprint>& held,
-                                         const rpc::Channel& channel, rpc::Cancel* cancel) {
-    PublishedVersion version{.version = rpc::FromProto(latest.version()),
-                             .manifest = latest.manifest()};
-    SLUICE_ASSIGN_OR_RETURN(version.state, Fingerprint::FromBytes(latest.state()));
-    return fetcher_.Fetch(channel, version, held, cancel);
+                                         rpc::Cancel* cancel, ObjectFetcher::Stats* stats) {
+    ObjectFetcher::Options options{.caller = fetcher_.caller(),
+                                   .version = version.version,
+                                   .history = &history_,
+                                   .cancel = cancel};
+    std::shared_ptr<rpc::Channel> origin;  // Lives as long as the download.
+    {
+      MutexLock lock(&mu_);
+      origin = channel_;
+      if (uses_chain()) {
+        const absl::Duration now = Clock::Real()->Monotonic();
+        options.relay = options_.relay.get();
+        options.holders = HoldersOf(chain_, origin.get(), [&](const std::string& id) {
+          return history_.IsAvoided(id, now);
+        });
+      } else if (origin != nullptr) {
+        options.holders.push_back({.id = std::string(kOriginId), .channel = origin.get()});
+      }
+      if (options.holders.empty()) return absl::UnavailableError("nobody serves weights now");
+      parent_ = options.holders.front().id;
+      AddReport(version.version, held_, weights::v1::REPLICA_PHASE_FETCHING, "", "");
+    }
+    if (options.relay == nullptr && options_.relay != nullptr) options_.relay->Clear();
+
+    ObjectFetcher objects(std::move(options));
+    {
+      MutexLock lock(&mu_);
+      downloading_ = &objects;
+    }
+    absl::StatusOr<StagedWeights> staged = fetcher_.Fetch(&objects, version, held);
+    MutexLock lock(&mu_);
+    downloading_ = nullptr;
+    *stats = objects.stats();
+    return staged;
   }
 
   const Options options_;
   Clock* const clock_;
   const WeightFetcher fetcher_;
+  const uint64_t model_bytes_;
   const OnStaged on_staged_;
   rpc::Cancel stop_;
+  HolderHistory history_;  // Used by fetch_thread_.
 
-  Mutex mu_;
+  mutable Mutex mu_;
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   // Address of the trainer; empty if there is none.
@@ -311,11 +531,26 @@ class WeightSubscriber::Impl {
   std::shared_ptr<rpc::ClientStream> stream_ ABSL_GUARDED_BY(mu_);
   // Cancels the download that is running; null if none is.
   rpc::Cancel* download_cancel_ ABSL_GUARDED_BY(mu_) = nullptr;
-  std::optional<weights::v1::Latest> latest_ ABSL_GUARDED_BY(mu_);
+  // Those of relays, by address. They live as long as this object.
+  std::map<std::string, std::shared_ptr<rpc::Channel>> channels_ ABSL_GUARDED_BY(mu_);
+  // The rollouts of the job in their order.
+  std::vector<RelayMember> chain_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<rpc::ClientStream> relay_stream_ ABSL_GUARDED_BY(mu_);
+  // On the real monotonic clock: when the trainer's stream last sent something, and since when it
+  // is broken.
+  absl::Duration origin_heard_ ABSL_GUARDED_BY(mu_) = Clock::Real()->Monotonic();
+  absl::Duration origin_broken_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();
+  // The download that is running, or null.
+  ObjectFetcher* downloading_ ABSL_GUARDED_BY(mu_) = nullptr;
+  std::string parent_ ABSL_GUARDED_BY(mu_);  // From whom this rollout fetches, or fetched last.
+  // Which holder was left in the last fetch, and why; else empty.
+  std::string holder_fault_ ABSL_GUARDED_BY(mu_);
+  double fetch_seconds_ ABSL_GUARDED_BY(mu_) = 0;  // Of the version offered last.
+  std::optional<PublishedVersion> latest_ ABSL_GUARDED_BY(mu_);
   // When `latest_` was announced, on the real monotonic clock.
   absl::Duration announced_ ABSL_GUARDED_BY(mu_);
-  // The highest version that any trainer announced. If latest_ is set, it is this version, which
-  // never falls.
+  // The highest version that any trainer announced, which never falls. If latest_ is set, it is
+  // this version, or a higher one that a relay announced while the trainer was silent.
   PolicyVersion newest_ ABSL_GUARDED_BY(mu_);
   // Back-off after failures with `latest_`, and the time of the next try on `clock_`.
   rpc::Backoff backoff_ ABSL_GUARDED_BY(mu_){rpc::BackoffOptions{}};
@@ -332,7 +567,7 @@ class WeightSubscriber::Impl {
   bool from_nothing_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<weights::v1::ReportRequest> reports_ ABSL_GUARDED_BY(mu_);
 
-  std::thread watch_thread_, fetch_thread_;
+  std::thread watch_thread_, relay_watch_thread_, fetch_thread_, report_thread_;
 };
 
 WeightSubscriber::WeightSubscriber(Options options, absl::Span<const TensorSpec> layout,
@@ -340,6 +575,10 @@ WeightSubscriber::WeightSubscriber(Options options, absl::Span<const TensorSpec>
     : impl_(std::make_unique<Impl>(std::move(options), layout, held, std::move(on_staged))) {}
 WeightSubscriber::~WeightSubscriber() = default;
 void WeightSubscriber::SetSource(const std::string& address) { impl_->SetSource(address); }
+void WeightSubscriber::SetMembers(std::vector<RelayMember> members) {
+  impl_->SetMembers(std::move(members));
+}
+std::optional<ObjectFetcher::Wait> WeightSubscriber::wait() const { return impl_->wait(); }
 void WeightSubscriber::OnActivated(PolicyVersion version, Fingerprint state, absl::Duration pause) {
   impl_->OnActivated(version, state, pause);
 }

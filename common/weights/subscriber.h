@@ -2,20 +2,29 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/rl/version.h"
 #include "common/weights/fetcher.h"
 #include "common/weights/fingerprint.h"
+#include "common/weights/object_fetcher.h"
+#include "common/weights/relay_chain.h"
 #include "common/weights/staged.h"
 
 namespace sluice {
 class Clock;
+class WeightRelay;
 
 // Follows the trainer's `latest` version for one engine: watches it, downloads what is missing,
 // checks every object, and hands over versions that are ready for activation.
+//
+// With a chain (relay_chain.h) the objects come from the rollout before this one, and the relay
+// passes them on to the next. The trainer still announces the versions and lists what leads to
+// them. While it does not answer, the other rollouts are asked for both.
 //
 // A download that has begun is completed before the newest version is fetched; otherwise no version
 // would arrive when they come faster than they can be downloaded. A broken connection is opened
@@ -26,7 +35,8 @@ class Clock;
 // and does not know it; it is not followed. A version that could not be downloaded, or that the
 // engine refused, is tried again with back-off. A newer version is tried at once.
 //
-// Thread-safe. Owns two threads: one follows `latest`, the other downloads and calls `on_staged`.
+// Thread-safe. Owns four threads: two follow `latest`, of the trainer and of relays, one downloads
+// and calls `on_staged`, and one sends reports.
 class WeightSubscriber {
  public:
   struct Options {
@@ -34,11 +44,17 @@ class WeightSubscriber {
     std::string worker;  // This daemon's id.
     int64_t incarnation = 0;
     std::string policy = "policy";
+    FanOut fan_out = FanOut::kStar;
+    // Passes on what is fetched here; null: nothing is, and all comes from the trainer.
+    std::shared_ptr<WeightRelay> relay;
+    HolderLimits limits;
     // Used for the back-off after a failed download and after a refusal; null means the real clock.
     // Must outlive the subscriber.
     Clock* clock = nullptr;
     // Called after a download failed, on the downloading thread, with the reason. May be empty.
     std::function<void(const absl::Status& why)> on_download_failed;
+    // Called on the same thread at the end of each download, failed or not. May be empty.
+    std::function<void(const ObjectFetcher::Stats& stats)> on_download_ended;
   };
   // Called with each version that is ready, on the downloading thread. No other version is fetched
   // and no report is sent before it returns.
@@ -54,6 +70,8 @@ class WeightSubscriber {
 
   // Sets the HOST:PORT of the trainer; empty means that there is none for now.
   void SetSource(const std::string& address);
+  // Sets the rollouts that work for the job, this one included.
+  void SetMembers(std::vector<RelayMember> members);
 
   // Tells that the engine uses `version` from its next token on. `pause` is how long no token was
   // sampled during the change.
@@ -64,6 +82,9 @@ class WeightSubscriber {
   // Tells that the weights in the engine's memory are damaged, in `tensor`. The next version that
   // it is given, which may be the one it had, begins at nothing.
   void OnDamaged(PolicyVersion version, const std::string& cause, const std::string& tensor);
+
+  // What the download that is under way waits for.
+  std::optional<ObjectFetcher::Wait> wait() const;
 
  private:
   class Impl;

@@ -25,6 +25,7 @@
 #include "services/controller/spec.h"
 #include "services/controller/translate.h"
 #include "services/controller/watcher.h"
+#include "services/controller/weights_questions.h"
 
 namespace sluice::controller {
 namespace {
@@ -273,16 +274,39 @@ grpc::ServerUnaryReactor* JobService::Why(grpc::CallbackServerContext* context,
   return reactor;
 }
 
+grpc::ServerUnaryReactor* JobService::PinWeights(grpc::CallbackServerContext* context,
+                                                 const job::v1::PinWeightsRequest* request,
+                                                 job::v1::PinWeightsResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([](Controller&, Instant) {},
+              [this, person = PersonOf(*context), reactor, request, response](Controller& core) {
+                AuditTarget target{.text = request->job()};
+                const absl::StatusOr<const Job*> job = FindFor(person, core, request->job());
+                if (!job.ok()) {
+                  LogAudit(person, "PinWeights", target, job.status());
+                  return reactor->Finish(rpc::ToGrpcStatus(job.status()));
+                }
+                target.job_id = (*job)->record.id;
+                target.job_name = (*job)->record.name;
+                controller::PinWeights(
+                    *peers_, core, **job, *request,
+                    [person, target, reactor, response](const absl::Status& status) {
+                      LogAudit(person, "PinWeights", target, status);
+                      Finish(reactor, response, status);
+                    });
+              });
+  return reactor;
+}
+
 grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* context,
                                               const job::v1::InspectRequest* request,
                                               job::v1::InspectResponse* response) {
   using Request = job::v1::InspectRequest;
   const auto question = request->question_case();
-  if (question == Request::kWeightsList) return Refuse(context, NotBuilt("weights list"));
-  if (question == Request::kWeightsVerify) return Refuse(context, NotBuilt("weights verify"));
   if (question == Request::QUESTION_NOT_SET)
-    return Refuse(context, absl::InvalidArgumentError(
-                               "the request has no question; set queue_stats or queue_peek"));
+    return Refuse(context,
+                  absl::InvalidArgumentError("the request has no question; set queue_stats, "
+                                             "queue_peek, weights_list or weights_verify"));
 
   const Person person = PersonOf(*context);
   if (person.role == rpc::Role::kViewer && request->queue_peek().text()) {
@@ -312,6 +336,23 @@ grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* conte
               absl::StatusCode::kFailedPrecondition, "NOT_YET",
               absl::StrCat("no queue has job ", request->job(), " yet, which is ",
                            StateName((*job)->record.state), "; ask again once it is RUNNING"))));
+        }
+
+        if (question == Request::kWeightsList) {
+          return ListWeights(
+              *peers_, core, **job, request->weights_list(),
+              [reactor, response](const absl::Status& status, weights::v1::ListResponse list) {
+                response->mutable_weights_list()->Swap(&list);
+                Finish(reactor, response, status);
+              });
+        }
+        if (question == Request::kWeightsVerify) {
+          return VerifyWeights(
+              *peers_, core, **job, request->weights_verify(),
+              [reactor, response](const std::vector<job::v1::RolloutVerified>& verified) {
+                response->mutable_verified()->Add(verified.begin(), verified.end());
+                Finish(reactor, response, absl::OkStatus());
+              });
         }
 
         const std::string address = core.AddressOf((*job)->assign.queue), id = (*job)->record.id;

@@ -44,6 +44,9 @@ class JobService : public job::v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* Inspect(grpc::CallbackServerContext* context,
                                     const job::v1::InspectRequest* request,
                                     job::v1::InspectResponse* response) override;
+  grpc::ServerUnaryReactor* PinWeights(grpc::CallbackServerContext* context,
+                                       const job::v1::PinWeightsRequest* request,
+                                       job::v1::PinWeightsResponse* response) override;
   grpc::ServerWriteReactor<job::v1::WatchResponse>* Watch(
       grpc::CallbackServerContext* context, const job::v1::WatchRequest* request) override;
   grpc::ServerWriteReactor<job::v1::LogsResponse>* Logs(

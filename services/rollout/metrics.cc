@@ -86,9 +86,17 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   fetch = update("fetch");
   pause = update("pause");
   verify = update("verify");
-  fetched_bytes = registry->AddCounter("sluice_weights_bytes_total",
-                                       "Bytes of weights, by what was done with them.",
-                                       labelled("kind", "fetched"));
+  const auto bytes = [&](const char* kind) {
+    return registry->AddCounter("sluice_weights_bytes_total",
+                                "Bytes of weights, by what was done with them.",
+                                labelled("kind", kind));
+  };
+  fetched_bytes = bytes("fetched");
+  relayed_bytes = bytes("relayed");
+  parent_changes = registry->AddCounter(
+      "sluice_weights_parent_changes_total",
+      "Holders of weights that were left for another, because they failed, were slow or lied.",
+      job);
   const auto failures = [&](const char* stage) {
     return registry->AddCounter("sluice_weights_verify_failures_total",
                                 "Versions whose bytes were not those that were published, by where "

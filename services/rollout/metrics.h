@@ -30,6 +30,8 @@ struct Metrics {
   metrics::Histogram fetch, pause, verify;
   metrics::Counter fetched_bytes, damaged_downloads, refused_activations, damaged_weights;
   metrics::Counter suspect_tokens;  // Sampled since damaged weights were last found right.
+  metrics::Counter relayed_bytes;   // Sent to other rollouts.
+  metrics::Counter parent_changes;  // Holders of a version that were left for another.
   metrics::Histogram rescore_gap;   // In nats; see Rescorer.
 
   Metrics() = default;

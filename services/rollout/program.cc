@@ -40,6 +40,28 @@ std::vector<rpc::CallerTable::Worker> WorkersOf(const registry::v1::Assignment& 
   return workers;
 }
 
+// Addresses of those that serve weights.
+struct WeightHolders {
+  std::string trainer;  // Of rank 0; empty if there is none for now.
+  std::vector<RelayMember> rollouts;
+};
+
+WeightHolders WeightHoldersOf(const registry::v1::Assignment& assignment) {
+  WeightHolders holders;
+  // The addresses are those of the trainers and then those of the rollouts, each in the order of
+  // the peers.
+  int next = 0;
+  for (const rpc::v1::Role role : {rpc::v1::ROLE_TRAINER, rpc::v1::ROLE_ROLLOUT}) {
+    for (const common::v1::Worker& peer : assignment.peers()) {
+      if (peer.role() != role || next >= assignment.weights_size()) continue;
+      const std::string& address = assignment.weights(next++);
+      if (role == rpc::v1::ROLE_ROLLOUT) holders.rollouts.push_back({peer.id(), address});
+      else if (holders.trainer.empty()) holders.trainer = address;
+    }
+  }
+  return holders;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<daemon::Program>> RolloutProgram::Make(const daemon::Host& host) {
@@ -52,11 +74,14 @@ RolloutProgram::RolloutProgram(const daemon::Host& host, RolloutOptions options)
       options_(std::move(options)),
       waits_(host.flags->id),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })),
-      engine_(&callers_, &guests_) {}
+      engine_(&callers_, &guests_),
+      weights_(&callers_) {}
 
 RolloutProgram::~RolloutProgram() = default;
 
-std::vector<grpc::Service*> RolloutProgram::services() { return {admin_.get(), engine_.service()}; }
+std::vector<grpc::Service*> RolloutProgram::services() {
+  return {admin_.get(), engine_.service(), weights_.service()};
+}
 
 absl::Status RolloutProgram::Start(const std::string& address, const std::string& ops) {
   if (host_.flags->controller.empty()) {
@@ -103,6 +128,12 @@ absl::Status RolloutProgram::StartHttp() {
 
 void RolloutProgram::PublishModels(const std::string& id, Job* job) {
   engine_.SetJob(id, job->session);
+  weights_.SetRelay(id, job->session->relay(),
+                    [session = std::weak_ptr<Session>(job->session)](WeightsCheckDone done) {
+                      const std::shared_ptr<Session> held = session.lock();
+                      if (held != nullptr) held->CheckWeights(std::move(done));
+                      else done(absl::UnavailableError("the job has left this worker"));
+                    });
   if (http_ == nullptr) return;
 
   const auto show = [&](std::shared_ptr<ApiModel> model) {
@@ -127,6 +158,7 @@ void RolloutProgram::EndJob(const std::string& id, const Job& job, absl::Duratio
   // RemoveJob() finds all requests of EngineService that are left, and fails them.
   for (const std::string& name : job.models)
     http_->api().RemoveModel(name, absl::UnavailableError(why));
+  weights_.SetRelay(id, nullptr, nullptr);
   if (job.session != nullptr) job.session->Stop(grace);
   engine_.RemoveJob(id, absl::UnavailableError(why));
 }
@@ -168,8 +200,9 @@ void RolloutProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& ass
             it->second.queue = assignment.queues(0);
             it->second.session->MoveQueue(it->second.queue);
           }
-          it->second.session->SetWeightsSource(assignment.weights_size() > 0 ? assignment.weights(0)
-                                                                             : "");
+          WeightHolders holders = WeightHoldersOf(assignment);
+          it->second.session->SetRollouts(std::move(holders.rollouts));
+          it->second.session->SetWeightsSource(holders.trainer);
           it->second.session->SetHasOtherWorkers(HasOtherRollouts(assignment));
         }
         continue;
@@ -242,13 +275,15 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
   handlers.broken = [this](absl::Status why) { host_.stop(std::move(why)); };
   handlers.guests = [this](StepEvents events) { guests_.DeliverEvents(std::move(events)); };
 
+  WeightHolders holders = WeightHoldersOf(assignment);
   auto session =
       Session::Start({.job = id,
                       .job_name = job.name,
                       .worker = host_.flags->id,
                       .incarnation = link_->incarnation(),
                       .queue = job.queue,
-                      .weights = assignment.weights_size() > 0 ? assignment.weights(0) : "",
+                      .weights = holders.trainer,
+                      .rollouts = std::move(holders.rollouts),
                       .cores = options_.cores},
                      assignment.spec(), Metrics(host_.metrics, job.name), std::move(handlers));
   if (session.ok()) {
@@ -307,6 +342,7 @@ void RolloutProgram::Drain() {
   if (link_ != nullptr) link_->Stop();
   EndAllJobs(absl::ZeroDuration());
   engine_.Shutdown();
+  weights_.Shutdown();
   if (http_ == nullptr) return;
   (void)http_->AwaitIdle(kLastAnswers);
   http_->Stop();

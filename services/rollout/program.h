@@ -14,6 +14,7 @@
 #include "common/daemon/waits.h"
 #include "common/log/job_lines.h"
 #include "common/rpc/caller.h"
+#include "common/weights/service.h"
 #include "services/rollout/flags.h"
 #include "services/rollout/http/guests.h"
 #include "services/rollout/service.h"
@@ -78,9 +79,10 @@ class RolloutProgram : public daemon::Program {
   const RolloutOptions options_;
   daemon::Waits waits_;  // Models that are being loaded. Each session has its own waits.
   const std::unique_ptr<grpc::Service> admin_;
-  rpc::CallerTable callers_;  // The daemons that may call EngineService, by job.
+  rpc::CallerTable callers_;  // The daemons that may call this one, by job.
   http::Guests guests_;
   EngineServer engine_;
+  WeightsServer weights_;
   std::unique_ptr<http::Keys> keys_;
   std::unique_ptr<http::Server> http_;  // Null: no API.
   std::unique_ptr<daemon::ControllerLink> link_;

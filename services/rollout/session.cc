@@ -92,7 +92,11 @@ Session::Session(const Options& options, SessionSpec spec, MadeEngine made,
       renderer_(std::move(renderer)),
       made_(std::move(made)),
       model_digest_(ModelDigest(made_)),
-      layout_id_(LayoutId(made_.layout)) {}
+      layout_id_(LayoutId(made_.layout)),
+      relay_(std::make_shared<WeightRelay>(
+          WeightRelay::Options{.on_sent = [sent = metrics_.relayed_bytes](uint64_t bytes) {
+            sent.Add(static_cast<double>(bytes));
+          }})) {}
 
 // Makes the parts, each before those that call it. The callbacks of the lease keeper, the rescorer
 // and the streamer use parts that are made after them. This is safe because these callbacks run
@@ -144,9 +148,15 @@ void Session::StartParts() {
       WeightSubscriber::Options{.job = options_.job,
                                 .worker = options_.worker,
                                 .incarnation = options_.incarnation,
+                                .fan_out = spec_.fan_out,
+                                .relay = relay_,
                                 .on_download_failed =
                                     [this](const absl::Status& why) {
                                       if (absl::IsDataLoss(why)) metrics_.damaged_downloads.Add();
+                                    },
+                                .on_download_ended =
+                                    [this](const ObjectFetcher::Stats& stats) {
+                                      metrics_.parent_changes.Add(stats.holders_left);
                                     }},
       made_.layout, made_.fingerprint, [this](StagedWeights staged) {
         metrics_.fetch.Observe(absl::ToDoubleSeconds(staged.fetch));
@@ -154,6 +164,7 @@ void Session::StartParts() {
         made_.engine->PrepareWeights(&staged);
         loop_->Activate(std::move(staged));
       });
+  SetRollouts(options_.rollouts);
   SetWeightsSource(options_.weights);
   {
     const WeightFetcher::Caller caller{
@@ -199,6 +210,10 @@ void Session::SetWeightsSource(const std::string& address) {
   weights_->SetSource(address);
   MutexLock lock(&mu_);
   trainer_ = address;
+}
+
+void Session::SetRollouts(std::vector<RelayMember> rollouts) {
+  weights_->SetMembers(std::move(rollouts));
 }
 
 absl::StatusOr<uint64_t> Session::Evaluate(const PublishedVersion& version,
@@ -297,6 +312,7 @@ std::vector<common::v1::WaitEdge> Session::Explain() const {
                                backlog.bytes, " B) that the queue has not acknowledged"),
          .next = "they are sent again if the connection breaks"}));
   }
+  std::optional<ObjectFetcher::Wait> object;
   {
     MutexLock lock(&mu_);
     if (!damage_.ok()) {
@@ -308,6 +324,20 @@ std::vector<common::v1::WaitEdge> Session::Explain() const {
            .cause = absl::StrCat(options_.worker, " samples nothing: ", damage_.message()),
            .next = "it fetches a whole version and goes on"}));
     }
+    if (!stopping_) object = weights_->wait();
+  }
+  if (object.has_value()) {
+    const std::string holder = object->holder == kOriginId ? "trainer" : object->holder;
+    edges.push_back(daemon::MakeWaitEdge(
+        options_.worker,
+        {.kind = "CHUNK",
+         .id = object->object,
+         .at = holder,
+         .cause = absl::StrCat(options_.worker, " fetches version ", object->version.str(), ": ",
+                               object->objects, " chunks have not come from ", holder,
+                               ", the first of them is ", object->object),
+         .next = "another one that has it is asked, if there is one"}));
+    *edges.back().mutable_since() = rpc::ToProto(Clock::Real()->Monotonic() - object->since);
   }
   if (engine.running + engine.waiting > 0) {
     const double share = engine.kv_capacity == 0 ? 0

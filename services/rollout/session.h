@@ -21,6 +21,7 @@
 #include "common/queue_client/queue_client.h"
 #include "common/queue_client/queue_watch.h"
 #include "common/rpc/cancel.h"
+#include "common/weights/relay.h"
 #include "common/weights/subscriber.h"
 #include "services/rollout/admitter.h"
 #include "services/rollout/core/engine/registry.h"
@@ -53,6 +54,7 @@ struct SessionSpec {
   uint32_t piece = 64;       // Tokens that are sent to the queue at once.
   bool answer_ends = false;  // See Streamer::Options.
   EvalSpec eval;
+  FanOut fan_out = FanOut::kAuto;
 };
 
 // Reads what concerns this daemon from a job's spec. The engine gets `threads` threads.
@@ -77,6 +79,8 @@ class Session : private StepLoop::Sink {
     int64_t incarnation = 0;
     std::string queue;    // HOST:PORT.
     std::string weights;  // HOST:PORT of the trainer. Empty: unknown for now.
+    // The rollouts of the job, this one included.
+    std::vector<RelayMember> rollouts;
     // The cores that it computes on; not null.
     std::shared_ptr<CoreShare> cores = std::make_shared<CoreShare>(1);
     uint32_t rescore_one_in = 1000;  // See Rescorer.
@@ -104,6 +108,12 @@ class Session : private StepLoop::Sink {
   // Sets the HOST:PORT of the trainer; empty: there is none for now. Must not be called after
   // Stop().
   void SetWeightsSource(const std::string& address);
+  // Sets the rollouts of the job, this one included, which pass weights on to each other.
+  void SetRollouts(std::vector<RelayMember> rollouts);
+  // What this worker serves of the job's weights.
+  std::shared_ptr<WeightRelay> relay() const { return relay_; }
+  // Has the engine read all its weights again between two steps; see StepLoop::CheckWeights().
+  void CheckWeights(WeightsCheckDone done) { loop_->CheckWeights(std::move(done)); }
   // The job's queue has another address now.
   void MoveQueue(const std::string& address);
   // Says whether other workers sample for the job. If they do, answers for which the KV cache is
@@ -183,6 +193,7 @@ class Session : private StepLoop::Sink {
   std::unique_ptr<StepLoop> loop_;
   std::unique_ptr<Grants> grants_;
   std::unique_ptr<Admitter> admitter_;
+  const std::shared_ptr<WeightRelay> relay_;
   std::unique_ptr<WeightSubscriber> weights_;
   std::unique_ptr<QueueWatch> watch_;
 

@@ -70,6 +70,9 @@ absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) 
   // If an answer went on over keys and values of two versions, the trainer could not compute its
   // log-probs in the same bits with any single version. So a deterministic job recomputes.
   read.deterministic = spec.run().deterministic();
+  read.fan_out = spec.weights().fan_out() == "star"    ? FanOut::kStar
+                 : spec.weights().fan_out() == "chain" ? FanOut::kChain
+                                                       : FanOut::kAuto;
   read.kv = read.deterministic || spec.weights().kv_cache() == "recompute" ? KvPolicy::kRecompute
                                                                            : KvPolicy::kKeep;
   read.group_size = std::max(1u, rollout.group().size());

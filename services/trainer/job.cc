@@ -61,17 +61,20 @@ class TrainingJob::Impl {
         reporter_(&job_, &metrics_, std::move(hooks.on_step)),
         queue_(&job_),
         checkpoints_(&job_, &metrics_),
-        evaluations_(&job_) {}
+        evaluations_(&job_) {
+    receivers_ = static_cast<int>(job_.config.rollouts.size());
+  }
 
   void Run();
   void Leave(bool checkpoint);
   void SetQueue(const std::string& address) { queue_.MoveTo(address); }
   void SetRollouts(std::vector<std::string> rollouts) {
+    receivers_ = static_cast<int>(rollouts.size());
     evaluations_.SetRollouts(std::move(rollouts));
   }
   const JobConfig& config() const { return job_.config; }
   std::vector<common::v1::WaitEdge> Explain() const { return job_.waits.Edges(); }
-  void HideWeights() { weights_->SetPublisher(nullptr); }
+  void HideWeights() { weights_->SetPublisher(job_.config.id, nullptr); }
 
   std::thread thread;
 
@@ -126,6 +129,7 @@ class TrainingJob::Impl {
   // Set by Leave() from any thread; all else is the `job` thread's.
   std::atomic<bool> leave_{false};
   std::atomic<bool> leave_checkpoint_{false};
+  std::atomic<int> receivers_{0};  // Rollouts that fetch weights. Set from any thread.
 
   // Empty while the job waits for data, because other daemons may use its cores then.
   std::optional<CoreShare::Busy> busy_;
@@ -293,7 +297,7 @@ absl::Status TrainingJob::Impl::Connect() {
                           Snapshot(config.settings.dtype));
   OfferWeights(std::move(weights));
   SLUICE_RETURN_IF_ERROR(publication_->Flush());
-  weights_->SetPublisher(publisher_);
+  weights_->SetPublisher(job_.config.id, publisher_);
 
   if (unfinished.has_value()) {
     SLUICE_RETURN_IF_ERROR(evaluations_.Start(*unfinished));
@@ -579,6 +583,7 @@ absl::StatusOr<std::shared_ptr<const TensorSet>> TrainingJob::Impl::Snapshot(DTy
 }
 
 void TrainingJob::Impl::OfferWeights(std::shared_ptr<const TensorSet> weights) {
+  publisher_->SetReceivers(receivers_);
   const bool replaying = replay_end_ > version();
   publication_->Offer(std::move(weights), policy_version(),
                       replaying ? std::optional<int64_t>(replay_end_) : std::nullopt);

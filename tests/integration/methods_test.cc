@@ -160,6 +160,9 @@ TEST_F(MethodsTest, WeightsMethodsFenceAnOldIncarnationAndMayBeRepeated) {
   weights::v1::VerifyRequest verify;
   SetCall("controller-0", 0, verify.mutable_call());
   ExpectUnimplemented(trainer, verify, &called_);
+  // The engine holds a version once it samples, and it has trained a step.
+  EXPECT_TRUE(
+      CallTwice<weights::v1::VerifyResponse>(*cluster_.channel("rollout-0"), verify).equal());
   EXPECT_EQ(ListUncalledMethods("sluice.weights.v1.WeightsService", called_), "");
 }
 
@@ -278,6 +281,14 @@ TEST_F(MethodsTest, JobMethodsChangeNothingWhenRepeated) {
                 .ledger()
                 .accepted(),
             0);
+
+  inspect.mutable_weights_list();
+  const auto kept = CallTwice<job::v1::InspectResponse>(cluster_.controller(), inspect);
+  ASSERT_GT(kept.weights_list().nodes_size(), 0);
+  job::v1::PinWeightsRequest pin;
+  pin.set_job(job_->id());
+  pin.set_on(true);
+  (void)CallTwice<job::v1::PinWeightsResponse>(cluster_.controller(), pin);
 
   job::v1::WatchRequest watch;
   watch.set_job("waiting");

@@ -1,6 +1,9 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -51,6 +54,95 @@ TEST_F(WeightsTest, VersionsComeAsDeltasThroughTheLossOfRolloutsAndTrainers) {
     EXPECT_GT(fetched, 0) << id;
     EXPECT_LT(fetched, 50 * whole) << id;
   }
+  ExpectGoesOn();
+}
+
+// Three rollouts that pass versions on to each other. All that the trainer announces is followed by
+// each of them, so the second and third have what they have from one before them.
+class ChainTest : public FaultsTest {
+ protected:
+  void StartChain() {
+    ASSERT_NO_FATAL_FAILURE(
+        StartJob({.rollouts = 3},
+                 {"weights.fan_out=chain", "resources.rollout.min=3", "resources.rollout.max=3"}));
+  }
+
+  double Relayed() const {
+    double sum = 0;
+    for (const char* id : {"rollout-0", "rollout-1", "rollout-2"}) {
+      if (cluster_->process(id).running())
+        sum += WeightBytes(ReadMetrics(cluster_->ops(id)), "relayed");
+    }
+    return sum;
+  }
+  // Goes on, step by step, until the rollouts have passed on something more.
+  void AwaitRelayed() {
+    const double before = Relayed();
+    const absl::Time deadline = absl::Now() + kLong;
+    while (Relayed() <= before) {
+      ASSERT_LT(absl::Now(), deadline) << "no rollout passes anything on";
+      ASSERT_EQ(job_->AwaitStep(job_->steps(), kLong), absl::OkStatus());
+    }
+  }
+};
+
+TEST_F(ChainTest, RolloutsPassVersionsOnAlsoAfterOneWasKilledAndTheTrainerToo) {
+  ASSERT_NO_FATAL_FAILURE(StartChain());
+  ASSERT_NO_FATAL_FAILURE(AwaitRelayed());
+  for (const char* id : {"rollout-1", "trainer-0", "rollout-0", "rollout-2"}) {
+    SCOPED_TRACE(id);
+    ASSERT_NO_FATAL_FAILURE(KillAndRestart(id));
+    ASSERT_NO_FATAL_FAILURE(AwaitRelayed());
+  }
+  ExpectGoesOn();
+}
+
+// Which one is a parent of another depends on the job's id, so each is stopped once.
+TEST_F(ChainTest, ARolloutThatIsStoppedHoldsUpNoOther) {
+  ASSERT_NO_FATAL_FAILURE(StartChain());
+  ASSERT_NO_FATAL_FAILURE(AwaitRelayed());
+  for (const char* id : {"rollout-0", "rollout-1", "rollout-2"}) {
+    SCOPED_TRACE(id);
+    cluster_->Signal(id, SIGSTOP);
+    ASSERT_EQ(cluster_->process(id).AwaitStopped(), absl::OkStatus());
+    const absl::Time stopped = absl::Now();
+    ASSERT_EQ(job_->AwaitStepsSince(stopped, kStepsAfter, kLong), absl::OkStatus());
+    cluster_->Signal(id, SIGCONT);
+    RecordFault();
+  }
+  ExpectGoesOn();
+}
+
+TEST_F(ChainTest, TheCommandsShowVersionsAndParentsAndEachRolloutHoldsWhatWasPublished) {
+  ASSERT_NO_FATAL_FAILURE(StartChain());
+  ASSERT_NO_FATAL_FAILURE(AwaitRelayed());
+  const auto run = [&](std::vector<std::string> args, int exit = 0) {
+    args.insert(args.begin(), "weights");
+    const auto said = cluster_->Sluice(args);
+    EXPECT_EQ(said.status(), absl::OkStatus());
+    if (!said.ok()) return std::string();
+    EXPECT_EQ(said->exit, exit) << said->out << said->err;
+    return said->out + said->err;
+  };
+
+  const std::string list = run({"list", job_->id()});
+  EXPECT_THAT(list, testing::HasSubstr("trainer")) << "the parent of the first";
+  for (const char* id : {"rollout-0", "rollout-1", "rollout-2"})
+    EXPECT_THAT(list, testing::HasSubstr(id));
+  EXPECT_THAT(run({"show", job_->id(), "latest"}), testing::HasSubstr("layout"));
+  EXPECT_THAT(run({"show", job_->id(), "9:9"}, 5), testing::HasSubstr("kept are"));
+  EXPECT_THAT(run({"path", job_->id()}), testing::HasSubstr("load all"));
+  EXPECT_THAT(run({"path", job_->id(), "nobody"}, 5), testing::HasSubstr("known are"));
+
+  const std::string verified = run({"verify", job_->id()});
+  for (const char* id : {"rollout-0", "rollout-1", "rollout-2"})
+    EXPECT_THAT(verified, testing::ContainsRegex(absl::StrCat(id, ".*equal")));
+
+  // A pinned version outlives the ones that come after it.
+  EXPECT_THAT(run({"pin", job_->id(), "latest"}), testing::HasSubstr("is pinned"));
+  const auto is_pinned = [&] { return absl::StrContains(run({"list", job_->id()}), "pinned"); };
+  ASSERT_EQ(job_->AwaitStepsSince(absl::Now(), kStepsAfter, kLong), absl::OkStatus());
+  EXPECT_TRUE(is_pinned());
   ExpectGoesOn();
 }
 

@@ -32,6 +32,7 @@ std::vector<Command> StepsCommands();       // job steps
 std::vector<Command> ReportCommands();      // job report
 std::vector<Command> LogsCommands();        // job logs
 std::vector<Command> QueueCommands();       // queue
+std::vector<Command> WeightsCommands();     // weights
 std::vector<Command> EvalCommands();        // eval
 std::vector<Command> CkptCommands();        // ckpt
 std::vector<Command> LocalCommands();       // config, version

@@ -64,7 +64,7 @@ class PublicationTest : public testing::Test {
     server_ = *rpc::Server::Start({}, services);
     publisher_ = std::make_shared<WeightPublisher>(
         WeightPublisher::Options{.job = kJob, .retain_versions = 2}, Clock::Real());
-    weights_.SetPublisher(publisher_);
+    weights_.SetPublisher(kJob, publisher_);
   }
   ~PublicationTest() override {
     subscriber_.reset();
@@ -73,8 +73,14 @@ class PublicationTest : public testing::Test {
   }
   void Subscribe(const TensorSet& held, std::string source = "", Clock* clock = nullptr) {
     subscriber_ = std::make_unique<WeightSubscriber>(
-        WeightSubscriber::Options{
-            .job = kJob, .worker = "rollout-0", .incarnation = 3, .clock = clock},
+        WeightSubscriber::Options{.job = kJob,
+                                  .worker = "rollout-0",
+                                  .incarnation = 3,
+                                  .clock = clock,
+                                  .on_download_failed =
+                                      [this](const absl::Status&) {
+                                        if (!failed_.HasBeenNotified()) failed_.Notify();
+                                      }},
         held.specs(), FingerprintOf(held), [this](StagedWeights staged) {
           MutexLock lock(&mu_);
           staged_.push_back(std::move(staged));
@@ -100,6 +106,7 @@ class PublicationTest : public testing::Test {
   WeightsServer weights_;
   std::unique_ptr<rpc::Server> server_;
   std::shared_ptr<WeightPublisher> publisher_;
+  absl::Notification failed_;  // A download has failed.
   Mutex mu_;
   CondVar arrived_;
   std::vector<StagedWeights> staged_ ABSL_GUARDED_BY(mu_);
@@ -374,7 +381,7 @@ TEST_F(PublicationTest, EachKeptVersionIsReachedFromEveryStateOverRandomHistorie
             .chunk_target_bytes = 4096,
             .encoding = seed % 4 == 1 ? WeightEncoding::kFull : WeightEncoding::kAuto},
         Clock::Real());
-    weights_.SetPublisher(publisher_);
+    weights_.SetPublisher(kJob, publisher_);
     const auto channel = *rpc::Connect(server_->address(), {rpc::Role::kTrainer});
     std::map<PolicyVersion, TensorSet> published;
     TensorSet now = RandomSet(seed, 5000);
@@ -458,7 +465,7 @@ TEST_F(PublicationTest, AnchorsComeBySizeAndOldOnesAreFreed) {
 TEST_F(PublicationTest, ALeasedVersionStaysReachableWhenLaterOnesAreFreed) {
   publisher_ = std::make_shared<WeightPublisher>(
       WeightPublisher::Options{.job = kJob, .retain_versions = 1}, Clock::Real());
-  weights_.SetPublisher(publisher_);
+  weights_.SetPublisher(kJob, publisher_);
   SplitMix64 random(5);
   const TensorSet v0 = RandomSet(1, 50'000), v1 = Moved(v0, random, 50);
   ASSERT_TRUE(publisher_->Publish(v0, {1, 0}, "").ok());
@@ -475,6 +482,46 @@ TEST_F(PublicationTest, ALeasedVersionStaysReachableWhenLaterOnesAreFreed) {
     ASSERT_TRUE(staged.ok()) << v << ": " << staged.status();
     EXPECT_EQ(staged->tensors->buffer(), v1.buffer());
   }
+}
+
+TEST_F(PublicationTest, APinnedVersionStaysUntilThePinIsTakenOff) {
+  SplitMix64 random(7);
+  TensorSet now = RandomSet(1, 20'000);
+  const PublishedVersion first = *publisher_->Publish(now, {1, 0}, "");
+  ASSERT_EQ(publisher_->SetPin("", true), absl::OkStatus()) << "the latest version";
+  const auto publish = [&](int64_t from, int64_t to) {
+    for (int64_t v = from; v < to; ++v) {
+      now = Moved(now, random, 3);
+      ASSERT_TRUE(publisher_->Publish(now, {1, v}, "").ok());
+    }
+  };
+  publish(1, 20);
+  EXPECT_NE(publisher_->FindObject(first.manifest), nullptr);
+  ASSERT_EQ(publisher_->leases().size(), 1u);
+  EXPECT_TRUE(publisher_->leases()[0].pin);
+
+  ASSERT_EQ(publisher_->SetPin(first.manifest, false), absl::OkStatus());
+  publish(20, 40);
+  EXPECT_EQ(publisher_->FindObject(first.manifest), nullptr);
+  EXPECT_TRUE(publisher_->leases().empty());
+  EXPECT_EQ(ReasonOf(publisher_->SetPin(first.manifest, true)), "GONE");
+}
+
+// A chain of n rollouts has a version after one crossing, and one chunk for each further rollout.
+TEST_F(PublicationTest, ChunksAreSmallerForMoreReceiversButNotTooSmall) {
+  const auto longest_chunk = [&](int receivers, int64_t v) {
+    publisher_->SetReceivers(receivers);
+    const PublishedVersion made = *publisher_->Publish(RandomSet(v, 8 << 20), {1, v}, "");
+    weights::v1::Manifest manifest;
+    EXPECT_TRUE(manifest.ParseFromString(*publisher_->FindObject(made.manifest)));
+    uint32_t longest = 0;
+    for (const weights::v1::Chunk& chunk : manifest.chunks())
+      longest = std::max(longest, chunk.wire_bytes());
+    return longest;
+  };
+  EXPECT_NEAR(longest_chunk(1, 1), 1 << 20, 1000) << "32 MiB";
+  EXPECT_NEAR(longest_chunk(4, 2), (32 << 20) / 80, 1000);
+  EXPECT_NEAR(longest_chunk(100, 3), 256 << 10, 1000);
 }
 
 // What is being fetched stays, however many versions come meanwhile.
@@ -628,8 +675,8 @@ TEST_F(PublicationTest, ATrainerThatFellSilentInAFetchIsLeftForItsSuccessor) {
 // A trainer whose server is shutting down: it answers each download with CANCELLED.
 class ClosingTrainer : public SilentTrainer {
  public:
-  // Waits for a report, and returns how many downloads were asked for before it.
-  int AwaitReport() {
+  // Waits for the report of a refusal, and returns how many downloads were asked for before it.
+  int AwaitRefusalReport() {
     reported_.WaitForNotification();
     return fetches_at_report_;
   }
@@ -649,10 +696,12 @@ class ClosingTrainer : public SilentTrainer {
     return new Cancelled;
   }
   grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context,
-                                   const weights::v1::ReportRequest*,
+                                   const weights::v1::ReportRequest* request,
                                    weights::v1::ReportResponse*) override {
-    fetches_at_report_ = fetches_.load();
-    reported_.Notify();
+    if (request->phase() == weights::v1::REPLICA_PHASE_REFUSED) {
+      fetches_at_report_ = fetches_.load();
+      reported_.Notify();
+    }
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;
@@ -663,16 +712,16 @@ class ClosingTrainer : public SilentTrainer {
   absl::Notification second_fetch_, reported_;
 };
 
-// The clock stands still, so the back-off never ends on its own. The thread that downloads also
-// sends the report, after the download that has failed.
+// The clock stands still, so the back-off never ends on its own. A download that was repeated at
+// once would be asked for while the report is on its way.
 TEST_F(PublicationTest, ADownloadThatTheTrainerCancelledIsRepeatedAfterABackOff) {
   ClosingTrainer closing;
   grpc::Service* const services[] = {&closing};
   const std::unique_ptr<rpc::Server> server = *rpc::Server::Start({}, services);
   Subscribe(RandomSet(1), server->address(), &clock_);
-  closing.AwaitFetch();
+  failed_.WaitForNotification();
   subscriber_->OnRefused({0, 9}, "a version that is not the newest", "a");
-  EXPECT_EQ(closing.AwaitReport(), 1);
+  EXPECT_EQ(closing.AwaitRefusalReport(), 1);
 
   clock_.Advance(absl::Minutes(1));
   closing.AwaitSecondFetch();
@@ -687,7 +736,7 @@ TEST_F(PublicationTest, AnotherPublisherTakesTheSubscribersOver) {
   subscriber_->OnActivated(first.version, first.state, absl::ZeroDuration());
   publisher_ =
       std::make_shared<WeightPublisher>(WeightPublisher::Options{.job = kJob}, Clock::Real());
-  weights_.SetPublisher(publisher_);
+  weights_.SetPublisher(kJob, publisher_);
 
   ASSERT_TRUE(publisher_->Publish(RandomSet(3), {2, 1}, "").ok());
   EXPECT_EQ(Next().version, (PolicyVersion{2, 1}));
@@ -719,7 +768,7 @@ class OpeningWatchTest : public PublicationTest {
   absl::Status ChangeWhileAWatchOpens(const std::function<void()>& change) {
     HeldClock clock;
     publisher_ = std::make_shared<WeightPublisher>(WeightPublisher::Options{.job = kJob}, &clock);
-    weights_.SetPublisher(publisher_);
+    weights_.SetPublisher(kJob, publisher_);
     std::thread lease([&] { publisher_->Lease("rollout-0", {}, absl::Minutes(1)); });
     clock.AwaitCaller();
 
@@ -746,7 +795,7 @@ class OpeningWatchTest : public PublicationTest {
 };
 
 TEST_F(OpeningWatchTest, AWatchThatOpensWhileThePublisherChangesEnds) {
-  const absl::Status end = ChangeWhileAWatchOpens([&] { weights_.SetPublisher(nullptr); });
+  const absl::Status end = ChangeWhileAWatchOpens([&] { weights_.SetPublisher(kJob, nullptr); });
   EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable) << end;
 }
 

@@ -63,7 +63,7 @@ class SessionTest : public testing::Test {
     publisher_ =
         std::make_shared<WeightPublisher>(WeightPublisher::Options{.job = kJob}, Clock::Real());
     weights_ = std::make_unique<WeightsServer>(&callers_);
-    weights_->SetPublisher(publisher_);
+    weights_->SetPublisher(kJob, publisher_);
 
     jobs_ = std::make_unique<queue::JobTable>(queue::JobTable::Options{});
     jobs_->SetIncarnation(1);

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <future>
 #include <map>
 #include <set>
 #include <thread>
@@ -155,6 +156,34 @@ TEST(StepLoopTest, AnIdleEngineReadsTheRestOfItsWeightsAndStandsIfTheyAreDamaged
             std::vector<std::string>{"model.layers.0.self_attn.q_proj.weight"});
   for (const TokenEvent& event : listener.tokens_[1])
     EXPECT_EQ(event.version, (PolicyVersion{1, 2})) << "it stood until whole weights came";
+}
+
+TEST(StepLoopTest, WeightsAreReadAgainWhileAnAnswerRunsAndWhenNothingDoes) {
+  auto engine = TinyEngine(1);
+  const Fingerprint held = engine->fingerprint();
+  Listener listener;
+  CoreShare cores(1);
+  StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &listener);
+  const auto check = [&] {
+    std::promise<absl::StatusOr<WeightsCheck>> found;
+    loop.CheckWeights(
+        [&](absl::StatusOr<WeightsCheck> check) { found.set_value(std::move(check)); });
+    return found.get_future().get();
+  };
+
+  for (const bool sampling : {false, true}) {
+    if (sampling) {
+      loop.Add({Ask(1, 40)});
+      listener.AwaitTokens(1, 1);
+    }
+    const absl::StatusOr<WeightsCheck> found = check();
+    ASSERT_EQ(found.status(), absl::OkStatus());
+    EXPECT_EQ(found->found, held);
+    EXPECT_EQ(found->expected, held);
+    EXPECT_TRUE(found->tensors.empty());
+  }
+  loop.Stop();
+  EXPECT_TRUE(absl::IsUnavailable(check().status()));
 }
 
 TEST(StepLoopTest, APausedLoopTakesWeightsButSamplesNothingUntilItGoesOn) {

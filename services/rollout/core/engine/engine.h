@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/rl/version.h"
+#include "common/weights/weights_check.h"
 
 namespace sluice {
 struct StagedWeights;  // common/weights/staged.h
@@ -252,6 +253,8 @@ class Engine {
   // Whether the weights in memory were found to be those of no version. The engine keeps its
   // requests, but must not step until a whole version is activated.
   virtual bool damaged() const = 0;
+  // Reads all weights again. Call it between steps.
+  virtual WeightsCheck CheckWeights() = 0;
 
   virtual PolicyVersion version() const = 0;
   virtual bool idle() const = 0;  // True if no request runs or waits.

@@ -2,6 +2,9 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/status.h"
@@ -20,6 +23,7 @@ StepLoop::StepLoop(Engine* engine, KvPolicy kv, CoreShare* cores, Sink* sink)
   thread_ = std::thread([this] {
     busy_.emplace(cores_);
     Run();
+    RefuseChecks({});
     busy_.reset();
   });
   pthread_setname_np(thread_.native_handle(), "sluice-decode");
@@ -43,6 +47,36 @@ void StepLoop::Activate(StagedWeights staged) {
   MutexLock lock(&mu_);
   inbox_.staged = std::move(staged);
   changed_.NotifyAll();
+}
+
+void StepLoop::CheckWeights(WeightsCheckDone done) {
+  {
+    MutexLock lock(&mu_);
+    if (!ended_) {
+      inbox_.checks.push_back(std::move(done));
+      changed_.NotifyAll();
+      return;
+    }
+  }
+  done(absl::UnavailableError("the engine has ended"));
+}
+
+void StepLoop::RunChecks(std::vector<WeightsCheckDone> checks) {
+  if (checks.empty()) return;
+  watched_.Begin("reads all weights", kLongestActivation);
+  const WeightsCheck check = engine_->CheckWeights();
+  watched_.Tick();
+  for (const WeightsCheckDone& done : checks) done(check);
+}
+
+void StepLoop::RefuseChecks(std::vector<WeightsCheckDone> checks) {
+  {
+    MutexLock lock(&mu_);
+    ended_ = true;
+    std::move(inbox_.checks.begin(), inbox_.checks.end(), std::back_inserter(checks));
+    inbox_.checks.clear();
+  }
+  for (const WeightsCheckDone& done : checks) done(absl::UnavailableError("the engine has ended"));
 }
 
 void StepLoop::SetPaused(bool paused) {
@@ -78,7 +112,8 @@ StepLoop::Times StepLoop::times() const {
 StepLoop::Inbox StepLoop::TakeInbox(bool nothing_to_do) {
   MutexLock lock(&mu_);
   const auto empty = [&] {
-    return inbox_.requests.empty() && inbox_.aborts.empty() && !inbox_.staged && !inbox_.stop;
+    return inbox_.requests.empty() && inbox_.aborts.empty() && !inbox_.staged &&
+           inbox_.checks.empty() && !inbox_.stop;
   };
   if ((nothing_to_do || paused_) && empty()) {
     const absl::Duration start = Clock::Real()->Monotonic();
@@ -139,9 +174,10 @@ void StepLoop::Run() {
   while (true) {
     const bool stands = engine_->idle() || engine_->damaged();
     Inbox inbox = TakeInbox(stands && engine_->verified());
-    if (inbox.stop) return;
+    if (inbox.stop) return RefuseChecks(std::move(inbox.checks));
     engine_->SetThreads(cores_->threads());
 
+    RunChecks(std::move(inbox.checks));
     if (inbox.staged) {
       if (absl::Status status = ActivateStaged(*inbox.staged); !status.ok())
         return sink_->OnBroken(std::move(status));

@@ -61,6 +61,10 @@ class StepLoop {
   // Activates the weights before the next step. If it is called several times before that step, the
   // last call counts.
   void Activate(StagedWeights staged) ABSL_LOCKS_EXCLUDED(mu_);
+  // Has the engine read all its weights again before the next step, and calls `done` with what it
+  // found, on the step thread. `done` must not block.
+  // UNAVAILABLE: the loop has ended.
+  void CheckWeights(WeightsCheckDone done) ABSL_LOCKS_EXCLUDED(mu_);
   // While paused, the loop takes no step, but still accepts requests, aborts and weights. The sink
   // may call this function.
   void SetPaused(bool paused) ABSL_LOCKS_EXCLUDED(mu_);
@@ -75,6 +79,7 @@ class StepLoop {
     std::vector<Request> requests;
     std::vector<std::pair<uint64_t, AbortReason>> aborts;
     std::optional<StagedWeights> staged;
+    std::vector<WeightsCheckDone> checks;
     bool stop = false;
   };
   void Run();
@@ -85,6 +90,9 @@ class StepLoop {
   bool Paused() const ABSL_LOCKS_EXCLUDED(mu_);
   StepEvents ApplyRequests(Inbox* inbox);
   absl::Status ActivateStaged(const StagedWeights& staged);
+  void RunChecks(std::vector<WeightsCheckDone> checks);
+  // Answers these checks, and those that come from now on, with an error.
+  void RefuseChecks(std::vector<WeightsCheckDone> checks) ABSL_LOCKS_EXCLUDED(mu_);
 
   Engine* const engine_;
   const KvPolicy kv_;
@@ -95,6 +103,7 @@ class StepLoop {
   CondVar changed_;
   Inbox inbox_ ABSL_GUARDED_BY(mu_);
   bool paused_ ABSL_GUARDED_BY(mu_) = false;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;  // The thread takes nothing from the inbox any more.
   EngineStats stats_ ABSL_GUARDED_BY(mu_);
   Times times_ ABSL_GUARDED_BY(mu_);
 

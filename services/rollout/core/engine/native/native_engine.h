@@ -86,6 +86,7 @@ class NativeEngine : public Engine {
   bool verified() const override { return rotation_.complete() || damaged_; }
   std::optional<WeightDamage> VerifyPart() override;
   bool damaged() const override { return damaged_; }
+  WeightsCheck CheckWeights() override;
   PolicyVersion version() const override { return version_; }
   bool idle() const override { return requests_.empty(); }
   EngineStats Stats() const override;

@@ -1,0 +1,101 @@
+#include "services/controller/weights_questions.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/base/status_text.h"
+#include "services/controller/peers.h"
+
+namespace sluice::controller {
+namespace {
+
+// The job's workers of a role; the first trainer is rank 0.
+std::vector<std::string> WorkersOf(const Job& job, Role role) {
+  std::vector<std::string> ids;
+  for (const Worker& worker : job.assign.workers) {
+    if (worker.role == role) ids.push_back(worker.id);
+  }
+  return ids;
+}
+
+absl::Status NobodyServes(const Job& job, absl::string_view who) {
+  return Error(
+      absl::StatusCode::kFailedPrecondition, "NOT_YET",
+      absl::StrCat("job ", job.record.name, " has no ", who, " now; ask again once it is RUNNING"));
+}
+
+// The answers of all rollouts; the call that ends last hands them out.
+struct Verification {
+  Mutex mu;
+  size_t open ABSL_GUARDED_BY(mu) = 0;
+  std::vector<job::v1::RolloutVerified> rollouts ABSL_GUARDED_BY(mu);
+};
+
+}  // namespace
+
+void ListWeights(Peers& peers, const Controller& core, const Job& job,
+                 const weights::v1::ListRequest& request,
+                 std::function<void(absl::Status, weights::v1::ListResponse)> done) {
+  std::vector<std::string> holders = WorkersOf(job, Role::kTrainer);
+  if (holders.empty()) holders = WorkersOf(job, Role::kRollout);
+  if (holders.empty()) return done(NobodyServes(job, "trainer and no rollout"), {});
+
+  auto asked = std::make_shared<weights::v1::ListRequest>(request);
+  auto answer = std::make_shared<weights::v1::ListResponse>();
+  peers.FillCall(job.record.id, asked->mutable_call());
+  peers.CallDaemon(core.AddressOf(holders.front()), asked, answer,
+                   [answer, done = std::move(done)](absl::Status status) {
+                     done(std::move(status), std::move(*answer));
+                   });
+}
+
+void VerifyWeights(Peers& peers, const Controller& core, const Job& job,
+                   const weights::v1::VerifyRequest& request,
+                   std::function<void(std::vector<job::v1::RolloutVerified>)> done) {
+  const std::vector<std::string> rollouts = WorkersOf(job, Role::kRollout);
+  if (rollouts.empty()) return done({});
+
+  auto all = std::make_shared<Verification>();
+  {
+    MutexLock lock(&all->mu);
+    all->open = rollouts.size();
+    for (const std::string& id : rollouts) all->rollouts.emplace_back().set_daemon(id);
+  }
+  for (size_t i = 0; i < rollouts.size(); ++i) {
+    auto asked = std::make_shared<weights::v1::VerifyRequest>(request);
+    auto answer = std::make_shared<weights::v1::VerifyResponse>();
+    peers.FillCall(job.record.id, asked->mutable_call());
+    peers.CallDaemon(core.AddressOf(rollouts[i]), asked, answer,
+                     [all, i, answer, done](const absl::Status& status) {
+                       std::vector<job::v1::RolloutVerified> verified;
+                       {
+                         MutexLock lock(&all->mu);
+                         if (status.ok()) all->rollouts[i].mutable_answer()->Swap(answer.get());
+                         else all->rollouts[i].set_error(StatusText(status));
+                         if (--all->open > 0) return;
+                         verified.swap(all->rollouts);
+                       }
+                       done(std::move(verified));
+                     });
+  }
+}
+
+void PinWeights(Peers& peers, const Controller& core, const Job& job,
+                const job::v1::PinWeightsRequest& request, std::function<void(absl::Status)> done) {
+  const std::vector<std::string> trainers = WorkersOf(job, Role::kTrainer);
+  if (trainers.empty()) return done(NobodyServes(job, "trainer"));
+
+  auto lease = std::make_shared<weights::v1::LeaseRequest>();
+  peers.FillCall(job.record.id, lease->mutable_call());
+  if (!request.manifest().empty()) lease->add_manifests(request.manifest());
+  lease->set_pin(true);
+  if (!request.on()) lease->mutable_ttl();
+  peers.CallDaemon(core.AddressOf(trainers.front()), lease,
+                   std::make_shared<weights::v1::LeaseResponse>(), std::move(done));
+}
+
+}  // namespace sluice::controller
