@@ -2,9 +2,9 @@
 # Installs the packages that Sluice needs, and builds it. The other scripts of this folder source
 # this file. demo.sh and test.sh call:
 #   setup PRESET TARGET..    (no target: builds everything)
-# Debian packages are listed in tools/packages.txt. LibTorch comes from a PyPI wheel and is
-# installed into .deps/ in the tree, as are Arrow and the openai client for the tests. Whatever is installed
-# already is kept.
+# Debian packages are listed in tools/packages.txt. LibTorch and Arrow come from the PyPI wheels
+# torch and pyarrow and are installed into .deps/ in the tree, as is the openai client for the
+# tests. Whatever is installed already is kept.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -29,8 +29,8 @@ struct ColumnarQuery {
 // its folder), which the first call loads.
 // FAILED_PRECONDITION UNSUPPORTED: this build has no such module.
 // INVALID_ARGUMENT: the file is not of this format, is damaged, nests lists and objects too deeply
-// (the libraries have limits of 64 to 100 levels), or a wanted column has a type that JSON has no form
-// for; the message names it.
+// (the libraries have limits of 64 to 100 levels), or a wanted column has a type that JSON has no
+// form for; the message names it.
 absl::Status ReadColumnar(const ColumnarQuery& query);
 
 // The function of the module: returns what is wrong, or an empty string.

@@ -107,10 +107,13 @@ absl::StatusOr<Dataset> ReadFolder(const Dataset::Options& options) {
   }
   std::vector<std::string> files;
   for (const json& file : state["_data_files"]) {
-    // A name must not lead out of the folder.
+    // Neither a name nor a link may lead out of the folder, which may be all that a daemon is
+    // allowed to read.
     const std::string name = file.is_object() ? file.value("filename", "") : "";
-    if (name.empty() || name != fs::path(name).filename())
-      return NoFormat(options, absl::StrCat("has no file ", name), "write the folder again");
+    if (name.empty() || name != fs::path(name).filename() || fs::is_symlink(folder / name, error)) {
+      return NoFormat(options, absl::StrCat("names \"", name, "\", which is no file in it"),
+                      "write the folder again");
+    }
     files.push_back(folder / name);
   }
   return ReadColumns(options, ColumnarFormat::kArrow, files);

@@ -179,7 +179,8 @@ absl::StatusOr<SetJob> FromProto(const v1::SetJobRequest& request) {
       return Bad("spec.sources.format",
                  absl::StrCat(v1::SourceFormat_Name(source.format()),
                               " cannot be chosen by name in this build; leave the format out, so "
-                              "that the suffix of ", source.path(), " decides"));
+                              "that the suffix of ",
+                              source.path(), " decides"));
     }
   }
   SLUICE_ASSIGN_OR_RETURN(Spec spec, SpecFrom(request.spec()));

@@ -207,7 +207,9 @@ std::vector<Command> EvalCommands() {
                          "a Hugging Face directory, or JOB[@VERSION] of a running job")
              ->required();
          AddServer(app, &f->server);
-         app->add_option("--data", o.data_path, "a file of JSON lines, Parquet or Arrow, or a folder of datasets")->required();
+         app->add_option("--data", o.data_path,
+                         "a file of JSON lines, Parquet or Arrow, or a folder of datasets")
+             ->required();
          app->add_option("--verifier", f->verifier,
                          "such as exact or gsm8k; `sluice config explain reward.rewards.verifier` "
                          "lists all")

@@ -209,7 +209,9 @@ TEST_F(ColumnarTest, AFolderOfDatasetsHasTheRowsOfItsFilesInTheirOrder) {
       "json.dump(dict(_data_files=files, _split=None), open('set/state.json', 'w'))\n"
       "json.dump(dict(splits=['train']), open('dict/dataset_dict.json', 'w'))\n"
       "os.makedirs('out'); files[0]['filename'] = '../set/data-00000-of-00002.arrow'\n"
-      "json.dump(dict(_data_files=files), open('out/state.json', 'w'))\n");
+      "json.dump(dict(_data_files=files), open('out/state.json', 'w'))\n"
+      "os.makedirs('link'); os.symlink('../set/data-00000-of-00002.arrow', 'link/a.arrow')\n"
+      "json.dump(dict(_data_files=[dict(filename='a.arrow')]), open('link/state.json', 'w'))\n");
   const std::map<std::string, std::string> fields = {{"prompt", "q"}, {"answer", "a"}};
   const auto read = Read(Path("set"), fields);
   ASSERT_TRUE(read.ok()) << read.status();
@@ -221,7 +223,8 @@ TEST_F(ColumnarTest, AFolderOfDatasetsHasTheRowsOfItsFilesInTheirOrder) {
   EXPECT_THAT(std::string(splits.status().message()), HasSubstr("several splits: train"));
   EXPECT_THAT(DetailOf(splits.status()).hint, HasSubstr(Path("dict/train")));
   EXPECT_EQ(ReasonOf(Read(dir_, fields).status()), "UNSUPPORTED");
-  EXPECT_EQ(ReasonOf(Read(Path("out"), fields).status()), "UNSUPPORTED") << "leads out";
+  for (const char* leads_out : {"out", "link"})
+    EXPECT_EQ(ReasonOf(Read(Path(leads_out), fields).status()), "UNSUPPORTED") << leads_out;
 }
 
 // Whatever byte is wrong, the file is refused or has rows, and nothing else happens.
