@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -63,6 +64,8 @@ absl::string_view NameOf(Tier tier) {
 }
 
 absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Make(Options options) {
+  // A program that has ended must not end this process, which writes to its pipe.
+  signal(SIGPIPE, SIG_IGN);
   auto launcher = absl::WrapUnique(new Launcher(std::move(options)));
   const Launcher::Options& wanted = launcher->options_;
   for (const Tier tier : {Tier::kNamespaces, Tier::kLandlock, Tier::kUnsafe}) {

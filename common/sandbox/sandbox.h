@@ -55,6 +55,10 @@ struct Command {
   bool network = false;
 };
 
+// Ends what the programs of killed processes have left on this machine. It takes no time if there
+// are none.
+void EndLeftovers();
+
 class Slot;
 class Launcher;
 
@@ -103,8 +107,7 @@ class Process {
 // own. Thread-safe. It outlives the processes that it started, and has a thread for each slot.
 //
 // A slot's number is locked for this process (files in /run/sluice-sandbox, or for users other than
-// root in a folder of their own). Who takes the number of a process that was killed first ends the
-// programs that it left.
+// root in a folder of their own).
 class Launcher {
  public:
   struct Options {

@@ -51,16 +51,40 @@ absl::StatusOr<std::string> StateFolder() {
   return folder;
 }
 
+std::string LockPath(const std::string& folder, uint32_t number) {
+  return absl::StrCat(folder, "/", number, ".lock");
+}
+std::string BoxPath(const std::string& folder, uint32_t number) {
+  return absl::StrCat(folder, "/", number, ".box");
+}
+std::string CgroupName(uint32_t number) { return absl::StrCat("sluice-sandbox-", number); }
+
+// Locks the file. Not valid: another process holds it.
+Fd LockFile(const std::string& path, int flags) {
+  Fd lock(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600));
+  struct stat locked = {}, there = {};
+  // Its last owner may have removed the file meanwhile.
+  if (lock.valid() && flock(lock.get(), LOCK_EX | LOCK_NB) == 0 &&
+      fstat(lock.get(), &locked) == 0 && stat(path.c_str(), &there) == 0 &&
+      locked.st_ino == there.st_ino)
+    return lock;
+  return Fd();
+}
+
 // Locks the first number that no living process holds.
 absl::StatusOr<std::pair<uint32_t, Fd>> LockNumber(const std::string& folder) {
   for (uint32_t number = 0; number < kMostSlots; ++number) {
-    const std::string path = absl::StrCat(folder, "/", number, ".lock");
-    Fd lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!lock.valid()) return ErrnoStatus(errno, path);
-    if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return std::make_pair(number, std::move(lock));
+    Fd lock = LockFile(LockPath(folder, number), O_CREAT);
+    if (lock.valid()) return std::make_pair(number, std::move(lock));
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("all ", kMostSlots, " sandboxes of this machine are taken"));
+  return absl::FailedPreconditionError(absl::StrCat("all ", kMostSlots,
+                                                    " sandboxes of this machine are taken, or ",
+                                                    folder, " cannot be written to"));
+}
+
+void RemoveFolder(const std::string& box) {
+  (void)umount2(box.c_str(), MNT_DETACH);
+  (void)RemoveTree(box);
 }
 
 std::pair<int, rlimit> Limit(int resource, uint64_t value) {
@@ -95,17 +119,36 @@ absl::StatusOr<Fd> FilterFile(bool network) {
 
 }  // namespace
 
+void EndLeftovers() {
+  const absl::StatusOr<std::string> folder = StateFolder();
+  if (!folder.ok()) return;
+  for (uint32_t number = 0; number < kMostSlots; ++number) {
+    // A slot that was given back has no file.
+    const std::string path = LockPath(*folder, number);
+    const Fd lock = LockFile(path, 0);
+    if (!lock.valid()) continue;
+    if (IsRoot()) (void)KillAllOf(kFirstUser + number);
+    (void)Cgroup::Make(CgroupName(number));
+    RemoveFolder(BoxPath(*folder, number));
+    (void)unlink(path.c_str());
+  }
+}
+
 absl::StatusOr<std::unique_ptr<Slot>> Slot::Acquire(Tier tier) {
   SLUICE_ASSIGN_OR_RETURN(const std::string folder, StateFolder());
   SLUICE_ASSIGN_OR_RETURN(auto locked, LockNumber(folder));
-  std::unique_ptr<Slot> slot(new Slot(tier, locked.first, std::move(locked.second)));
-  slot->box_ = absl::StrCat(folder, "/", locked.first, ".box");
+  std::unique_ptr<Slot> slot(new Slot(tier, locked.first, folder, std::move(locked.second)));
+  slot->box_ = BoxPath(folder, locked.first);
   SLUICE_RETURN_IF_ERROR(slot->Prepare());
   return slot;
 }
 
-Slot::Slot(Tier tier, uint32_t number, Fd lock)
-    : tier_(tier), number_(number), lock_(std::move(lock)), thread_([this] { Loop(); }) {}
+Slot::Slot(Tier tier, uint32_t number, std::string folder, Fd lock)
+    : tier_(tier),
+      number_(number),
+      folder_(std::move(folder)),
+      lock_(std::move(lock)),
+      thread_([this] { Loop(); }) {}
 
 Slot::~Slot() {
   {
@@ -116,7 +159,8 @@ Slot::~Slot() {
   thread_.join();
   // The thread has left the cgroup now.
   cgroup_.reset();
-  RemoveBox();
+  RemoveFolder(box_);
+  (void)unlink(LockPath(folder_, number_).c_str());
 }
 
 absl::Status Slot::Prepare() {
@@ -128,7 +172,7 @@ absl::Status Slot::Prepare() {
                                                         "change its user"));
     }
   }
-  RemoveBox();
+  RemoveFolder(box_);
   if (tier_ == Tier::kLandlock && !user_.has_value()) {
     return absl::FailedPreconditionError(
         "only root can give each sandbox a user of its own; run the daemon as root of its "
@@ -136,7 +180,7 @@ absl::Status Slot::Prepare() {
   }
   if (tier_ != Tier::kNamespaces) return absl::OkStatus();
 
-  SLUICE_ASSIGN_OR_RETURN(cgroup_, Cgroup::Make(absl::StrCat("sluice-sandbox-", number_)));
+  SLUICE_ASSIGN_OR_RETURN(cgroup_, Cgroup::Make(CgroupName(number_)));
   absl::Status entered;
   RunOnThread([&] { entered = cgroup_->EnterThread(); });
   if (!entered.ok())
@@ -166,7 +210,7 @@ void Slot::Loop() {
 }
 
 absl::Status Slot::MakeBox(uint64_t bytes) {
-  RemoveBox();
+  RemoveFolder(box_);
   if (mkdir(box_.c_str(), 0700) != 0) return ErrnoStatus(errno, box_);
   if (user_.has_value()) {
     // Without the right to mount, the limit of its size is that of each file alone.
@@ -175,11 +219,6 @@ absl::Status Slot::MakeBox(uint64_t bytes) {
     if (chown(box_.c_str(), *user_, *user_) != 0) return ErrnoStatus(errno, box_);
   }
   return absl::OkStatus();
-}
-
-void Slot::RemoveBox() {
-  (void)umount2(box_.c_str(), MNT_DETACH);
-  (void)RemoveTree(box_);
 }
 
 absl::StatusOr<SpawnPlan> Slot::Plan(const Command& command, const std::string& bubblewrap,
@@ -255,7 +294,7 @@ bool Slot::Clear(pid_t pid, int pidfd) {
   waitpid(pid, nullptr, WNOHANG);
   // In T1 the user has no process outside of the cgroup.
   if (tier_ == Tier::kLandlock) empty = KillAllOf(*user_) && empty;
-  if (tier_ != Tier::kNamespaces) RemoveBox();
+  if (tier_ != Tier::kNamespaces) RemoveFolder(box_);
   return empty;
 }
 

@@ -36,11 +36,10 @@ class Slot {
   bool Clear(pid_t pid, int pidfd);
 
  private:
-  Slot(Tier tier, uint32_t number, Fd lock);
+  Slot(Tier tier, uint32_t number, std::string folder, Fd lock);
   absl::Status Prepare();
   // Mounts an empty folder of `bytes` for the program.
   absl::Status MakeBox(uint64_t bytes);
-  void RemoveBox();
   absl::StatusOr<SpawnPlan> Plan(const Command& command, const std::string& bubblewrap,
                                  const int (&stdio)[3], Fd* passed, Fd* landlock);
   // Runs `work` on the thread, and waits for its end.
@@ -49,7 +48,8 @@ class Slot {
 
   const Tier tier_;
   const uint32_t number_;
-  const Fd lock_;  // Its end frees the number, so it ends last.
+  const std::string folder_;  // Of the locks and boxes of all slots.
+  const Fd lock_;             // Its end frees the number, so it ends last.
   std::optional<uid_t> user_;
   std::unique_ptr<Cgroup> cgroup_;  // T1.
   std::string box_;                 // T1b and none.

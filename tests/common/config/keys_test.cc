@@ -139,7 +139,7 @@ TEST(Keys, ThePrintedDefaultsMarkWhatIsRefusedAndListWhatThereIs) {
   EXPECT_THAT(text, testing::HasSubstr("# (not in this build) Turns of an episode."));
   EXPECT_THAT(text, testing::HasSubstr("# (not in this build, but for cpu) "));
   EXPECT_THAT(text, testing::HasSubstr("(grpo | dr_grpo | rloo | pool_loo | lite_ppo | maxrl | "));
-  EXPECT_THAT(text, testing::HasSubstr("(required; countdown | exact | format | gsm8k | "
+  EXPECT_THAT(text, testing::HasSubstr("(required; code | countdown | exact | format | gsm8k | "
                                        "json_schema | judge | math | multiple_choice | regex | "
                                        "text)"));
   EXPECT_THAT(

@@ -188,7 +188,7 @@ TEST(RegistryTest, UnknownNamesAndArgumentsAreRefusedWithTheKnownOnes) {
   EXPECT_THAT(
       std::string(MakeVerifier("gsm", {}).status().message()),
       HasSubstr(
-          "countdown, exact, format, gsm8k, json_schema, judge, math, multiple_choice, regex, "
+          "code, countdown, exact, format, gsm8k, json_schema, judge, math, multiple_choice, regex, "
           "text"));
   EXPECT_THAT(std::string(MakeVerifier("exact", {{"trimm", true}}).status().message()),
               HasSubstr("args.trimm is unknown; the known ones are: trim, ignore_case"));
