@@ -7,8 +7,10 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/sandbox/sandbox.h"
 #include "gmock/gmock.h"
@@ -64,6 +66,21 @@ inline Ran RunCommand(Launcher* launcher, const Command& command) {
 inline Ran RunPython(Launcher* launcher, const std::string& code, Command command = {}) {
   command.argv = {"/usr/bin/python3", "-I", "-c", code};
   return RunCommand(launcher, command);
+}
+
+// The lock files of the slots that this process holds.
+inline std::vector<std::string> HeldLocks() {
+  std::vector<std::string> locks;
+  const std::vector<std::string> fds = ListDir("/proc/self/fd").value();
+  for (const std::string& fd : fds) {
+    char target[256];
+    const ssize_t length =
+        readlink(absl::StrCat("/proc/self/fd/", fd).c_str(), target, sizeof target);
+    const std::string path(target, length > 0 ? static_cast<size_t>(length) : 0);
+    if (path.find("sluice-sandbox") != std::string::npos && path.rfind(".lock") == path.size() - 5)
+      locks.push_back(path);
+  }
+  return locks;
 }
 
 // A new folder that all users can read.
