@@ -41,7 +41,7 @@ absl::Status Stopped() { return absl::CancelledError("the sandboxes are stopped"
 
 }  // namespace
 
-// Kills the driver at the end.
+// Leaves the driver to the thread at the end, which ends it.
 class CodeRunner::Borrowed {
  public:
   static absl::StatusOr<std::unique_ptr<Borrowed>> Take(CodeRunner* runner,
@@ -55,8 +55,9 @@ class CodeRunner::Borrowed {
     {
       MutexLock lock(&runner_->mu_);
       runner_->in_use_.erase(driver_.get());
+      if (!runner_->stopped_) runner_->used_.push_back(std::move(driver_));
     }
-    driver_->Kill();
+    runner_->changed_.NotifyAll();
   }
   Driver* operator->() const { return driver_.get(); }
 
@@ -64,7 +65,7 @@ class CodeRunner::Borrowed {
   Borrowed(CodeRunner* runner, std::unique_ptr<Driver> driver)
       : runner_(runner), driver_(std::move(driver)) {}
   CodeRunner* const runner_;
-  const std::unique_ptr<Driver> driver_;
+  std::unique_ptr<Driver> driver_;
 };
 
 CodeRunner::CodeRunner(CodeSandboxes* sandboxes, const Options& options)
@@ -73,11 +74,13 @@ CodeRunner::CodeRunner(CodeSandboxes* sandboxes, const Options& options)
 CodeRunner::~CodeRunner() { Stop(); }
 
 void CodeRunner::Stop() {
-  std::vector<std::unique_ptr<Driver>> ready;
+  std::vector<std::unique_ptr<Driver>> ready, used;
   {
     MutexLock lock(&mu_);
     stopped_ = true;
     ready.swap(ready_);
+    used.swap(used_);
+    // Their owners wait for the lock before they let go of them.
     for (Driver* const driver : in_use_) driver->Kill();
   }
   changed_.NotifyAll();
@@ -98,11 +101,18 @@ absl::StatusOr<std::unique_ptr<Driver>> CodeRunner::StartDriver(const Limits& li
 void CodeRunner::FillPool() {
   pthread_setname_np(pthread_self(), "sandbox_pool");
   while (true) {
+    std::vector<std::unique_ptr<Driver>> used;
+    bool full = false;
     {
       MutexLock lock(&mu_);
-      while (!stopped_ && ready_.size() >= options_.ready) changed_.Wait(&mu_);
+      while (!stopped_ && used_.empty() && ready_.size() >= options_.ready) changed_.Wait(&mu_);
       if (stopped_) return;
+      used.swap(used_);
+      full = ready_.size() >= options_.ready;
     }
+    used.clear();
+    if (full) continue;
+
     absl::StatusOr<std::unique_ptr<Driver>> driver = StartDriver(RunLimits());
     MutexLock lock(&mu_);
     if (stopped_) return;

@@ -92,7 +92,7 @@ class CodeSandboxes {
 };
 
 // Runs the programs of one job. Each program gets a sandbox of its own, which is used once; some are
-// set up ahead of time by a thread, so that programs need not wait for that.
+// set up ahead of time by a thread, so that programs need not wait for that, and it ends them after.
 //
 // Thread-safe.
 class CodeRunner {
@@ -135,6 +135,8 @@ class CodeRunner {
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::unique_ptr<Driver>> ready_ ABSL_GUARDED_BY(mu_);
   std::set<Driver*> in_use_ ABSL_GUARDED_BY(mu_);
+  // Those whose program has run. The thread ends them, so that no verdict waits for that.
+  std::vector<std::unique_ptr<Driver>> used_ ABSL_GUARDED_BY(mu_);
   std::thread filler_;
 };
 

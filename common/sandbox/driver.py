@@ -167,16 +167,18 @@ def run_child(task, test, data, binary):
     os._exit(code & 0xFF)
 
 
-def kill_others():
-    """Ends all processes of the sandbox but this one, and returns their CPU time in seconds."""
+def kill_others(group):
+    """Ends all processes of the sandbox but this one, and returns their CPU time in seconds.
+
+    Without a sandbox that would be all processes of the user, so only `group` is ended then.
+    """
     cpu = 0.0
     end = time.monotonic() + 1
     while True:
-        if TIER != "none":
-            try:
-                os.kill(-1, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        try:
+            os.kill(-1 if TIER in ("T1", "T1b") else -group, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
         try:
             pid, _, usage = os.wait4(-1, os.WNOHANG)
         except ChildProcessError:
@@ -311,9 +313,7 @@ def run_test(task, test, data, binary):
             if ended == pid:
                 status = ended_status
 
-    if TIER == "none":
-        os.killpg(pid, signal.SIGKILL)
-    cpu += kill_others()
+    cpu += kill_others(pid)
     if feed >= 0:
         os.close(feed)
     # Nobody writes any more, so each stream ends.

@@ -10,13 +10,17 @@
 namespace sluice::reward {
 namespace {
 
-sandbox::CodeRunner::Options OptionsOf(const job::v1::RewardSandbox& block, uint32_t runs) {
-  return {.cores = block.cpu(),
-          .memory_bytes = block.memory(),
-          .pids = block.pids(),
-          .wall = rpc::FromProto(block.wall()),
-          .output_bytes = block.output(),
-          .ready = runs};
+// Without the block, all has its default.
+sandbox::CodeRunner::Options OptionsOf(const job::v1::Reward& reward, uint32_t runs) {
+  sandbox::CodeRunner::Options options{.ready = runs};
+  if (!reward.has_sandbox()) return options;
+  const job::v1::RewardSandbox& block = reward.sandbox();
+  options.cores = block.cpu();
+  options.memory_bytes = block.memory();
+  options.pids = block.pids();
+  options.wall = rpc::FromProto(block.wall());
+  options.output_bytes = block.output();
+  return options;
 }
 
 }  // namespace
@@ -39,7 +43,7 @@ absl::StatusOr<Sandboxes::OfJob> Sandboxes::Make(const job::v1::Reward& reward) 
   SLUICE_ASSIGN_OR_RETURN(sandbox::CodeSandboxes* const shared, Shared());
   const std::string tier(NameOf(shared->launcher()->tier()));
   const std::string& wanted = reward.sandbox().tier();
-  if (wanted != "auto" && wanted != tier) {
+  if (!wanted.empty() && wanted != "auto" && wanted != tier) {
     return ErrorWith(
         absl::StatusCode::kFailedPrecondition,
         {.reason = "NO_SANDBOX",
@@ -48,7 +52,7 @@ absl::StatusOr<Sandboxes::OfJob> Sandboxes::Make(const job::v1::Reward& reward) 
                      "of tier ", tier, ". ", shared->launcher()->why_not_stronger()));
   }
   OfJob job{.runs = shared->runs()};
-  job.runner = std::make_shared<sandbox::CodeRunner>(shared, OptionsOf(reward.sandbox(), job.runs));
+  job.runner = std::make_shared<sandbox::CodeRunner>(shared, OptionsOf(reward, job.runs));
   job.access.identity = shared->identity();
   job.access.run = [runner = job.runner](const CodeTask& task, const auto& take) {
     return runner->Run(task, take);

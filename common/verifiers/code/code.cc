@@ -28,6 +28,7 @@ class Code : public Verifier {
   struct Options {
     CodeTask::Language language = CodeTask::Language::kPython;
     bool fraction = false;
+    bool whole = false;  // The answer is the program, and has no fences.
     double float_tol = 0;
     double cpu_seconds = 6;
     size_t max_tests = 100;
@@ -40,7 +41,8 @@ class Code : public Verifier {
     SLUICE_ASSIGN_OR_RETURN(const code::Tests tests, Read(row));
     absl::string_view text;
     if (!AfterThinking(answer.text, &text)) return Verdict{.reason = "unfinished"};
-    const std::optional<std::string> source = code::LastBlock(text, options_.language);
+    const std::optional<std::string> source =
+        options_.whole ? std::string(text) : code::LastBlock(text, options_.language);
     if (!source.has_value()) return Verdict{.reason = "no_code"};
     if (run_ == nullptr) {
       return absl::FailedPreconditionError(
@@ -149,6 +151,7 @@ absl::StatusOr<std::unique_ptr<Verifier>> MakeCode(const nlohmann::json& args,
                                                    const VerifierContext& context) {
   ArgReader reader("code", args);
   const std::string language = reader.String("language", "python");
+  const std::string extract = reader.String("extract", "fenced");
   const std::string score = reader.String("score", "all");
   Code::Options options{.float_tol = reader.Number("float_tol", 0, 0, 1),
                         .cpu_seconds = reader.Number("cpu_seconds", 6, 0.1, 600),
@@ -156,6 +159,7 @@ absl::StatusOr<std::unique_ptr<Verifier>> MakeCode(const nlohmann::json& args,
   SLUICE_RETURN_IF_ERROR(reader.Finish());
   SLUICE_ASSIGN_OR_RETURN(const bool cpp, IsWord("language", language, "cpp", "python"));
   if (cpp) options.language = CodeTask::Language::kCpp;
+  SLUICE_ASSIGN_OR_RETURN(options.whole, IsWord("extract", extract, "whole", "fenced"));
   SLUICE_ASSIGN_OR_RETURN(options.fraction, IsWord("score", score, "fraction", "all"));
   return std::make_unique<Code>(options, context.run_code);
 }

@@ -8,6 +8,7 @@ namespace sluice {
 // (tests.h says how a row gives them). What the tests expect never enters the sandbox.
 //
 //   language     python | cpp (python)  cpp: standard input and output alone
+//   extract      fenced | whole (fenced)   whole: all that follows the thinking is the program
 //   score        all | fraction (all)   1 if all tests pass, else 0; or the share that passes
 //   float_tol    0..1 (0)               decimals and floats may differ by as much
 //   cpu_seconds  0.1..600 (6)           most CPU time of a test

@@ -17,6 +17,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMaxJsonDepth = 100;
+constexpr size_t kMaxInput = 8 << 20;
 
 absl::Status Bad(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("field `answer` has no tests: ", what));
@@ -219,6 +220,11 @@ absl::StatusOr<Tests> ReadTests(const Json& row, size_t most) {
   else if (!answer.is_string()) return Bad("it is neither a text, nor a list, nor an object");
 
   if (tests.tests.empty()) return Bad("the list is empty");
+  for (const Test& test : tests.tests) {
+    if (test.input.size() <= kMaxInput) continue;
+    return Bad(
+        absl::StrCat("an input has ", test.input.size(), " bytes; the limit is ", kMaxInput));
+  }
   if (tests.tests.size() > most) tests.tests.resize(most);
   return tests;
 }

@@ -148,6 +148,27 @@ TEST_P(CodeRunnerTest, StopEndsWhatRuns) {
 INSTANTIATE_TEST_SUITE_P(Tiers, CodeRunnerTest,
                          ::testing::Values(Tier::kNamespaces, Tier::kLandlock), TierName);
 
+// Nothing but the session of a test is ended then, as all else belongs to the user.
+TEST(UnsafeTest, WithoutASandboxProgramsRunOnlyIfThatWasAllowed) {
+  const auto refused = CodeSandboxes::Make({.runs = 1, .strongest = Tier::kUnsafe});
+  EXPECT_EQ(ReasonOf(refused.status()), "NO_SANDBOX");
+
+  const auto sandboxes =
+      CodeSandboxes::Make({.runs = 1, .allow_unsafe = true, .strongest = Tier::kUnsafe});
+  ASSERT_TRUE(sandboxes.ok()) << sandboxes.status();
+  CodeRunner runner(sandboxes->get(), {});
+  std::vector<TestReport> reports;
+  const auto outcome = runner.Run({.source = "import os\nos.fork()\nprint(input(), flush=True)",
+                                   .inputs = {{.text = "1\n2\n"}, {.text = "3\n4\n"}}},
+                                  [&](size_t, const TestReport& report) {
+                                    reports.push_back(report);
+                                    return true;
+                                  });
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  ASSERT_EQ(reports.size(), 2u);
+  for (const TestReport& report : reports) EXPECT_EQ(report.end, End::kExited) << report.err;
+}
+
 TEST(CompiledProgramsTest, DropsWhatWasNotUsedForLongest) {
   CompiledPrograms programs(10);
   const auto program = [](const char* text) {
