@@ -60,6 +60,7 @@ const std::map<std::string, std::string> kReaders = {
     {"rollout.group.min", kController},
     {"reward", kReward},
     {"reward.rewards.timeout", kController},
+    {"reward.sandbox", "services/reward/sandboxes.cc"},
     {"reward.rewards.tries", kController},
     {"algorithm", kAlgorithm},
     {"algorithm.loss", "common/algorithms/spec.h"},
