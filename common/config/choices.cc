@@ -40,6 +40,14 @@ Choices Optimizers() {
   return choices;
 }
 
+// Sandboxes of programs (common/sandbox).
+Choices Tiers() {
+  return {{"auto", "the strongest that the reward daemon has"},
+          {"T1", "namespaces, a seccomp filter and a cgroup"},
+          {"T1b", "a user of its own, a seccomp filter, Landlock and limits per process"},
+          {"T2", "a virtual machine or gVisor"}};
+}
+
 // The values whose words come from a registry.
 struct Registry {
   absl::string_view path;
@@ -47,6 +55,7 @@ struct Registry {
 };
 const Registry kRegistries[] = {
     {"reward.rewards.verifier", [] { return FromRows(Verifiers()); }},
+    {"reward.sandbox.tier", Tiers},
     {"algorithm.preset", [] { return FromRows(PresetRows()); }},
     {"algorithm.advantage.kind", [] { return FromRows(AdvantageRows()); }},
     {"algorithm.advantage.truncated", [] { return FromRows(TruncationRows()); }},

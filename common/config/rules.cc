@@ -113,6 +113,10 @@ void CheckEval(const job::v1::JobSpec& spec, SpecProblems& check) {
                     name, "\" would be scored by the judge of reward ", entry.name(),
                     ", but rollouts score evaluations, and they cannot ask a judge; limit that "
                     "reward to other sources by its when.data_source");
+      check.Require(entry.verifier() != "code" || !AppliesTo(entry, name), path + ".name", "\"",
+                    name, "\" would be scored by the programs of reward ", entry.name(),
+                    ", but rollouts score evaluations, and they have no sandboxes; limit that "
+                    "reward to other sources by its when.data_source");
     }
   }
 }
@@ -168,6 +172,22 @@ void CheckRewards(const job::v1::JobSpec& spec, SpecProblems& check) {
   }
   check.Require(LearnsFromNoReward(spec) || !IsAlwaysZero(reward), "reward.rewards",
                 "gives 0 to every answer, because of weights of 0: nothing could be learned");
+}
+
+// A sandbox in which no interpreter could start would make every answer unscorable.
+void CheckSandbox(const job::v1::RewardSandbox& sandbox, SpecProblems& check) {
+  constexpr uint64_t kLeastMemory = 64 << 20;
+  const std::string path = "reward.sandbox.";
+  check.Require(sandbox.memory() >= kLeastMemory, path + "memory", "is ", sandbox.memory(),
+                " bytes, but an interpreter needs at least 64MiB");
+  check.Require(sandbox.pids() >= 8, path + "pids", "is ", sandbox.pids(),
+                ", but a run needs at least 8");
+  check.Require(sandbox.wall().seconds() > 0 || sandbox.wall().nanos() > 0, path + "wall",
+                "is 0, so no program could run; wants more, such as 10s");
+  check.Require(sandbox.cpu() >= 0.05, path + "cpu", "is ", sandbox.cpu(),
+                " cores, but a run needs at least 0.05");
+  check.Require(sandbox.output() > 0, path + "output",
+                "is 0, so no program could answer; wants more, such as 1MiB");
 }
 
 // Rewards of single tokens need advantages that are made of them, and a sum of which they are part.
@@ -502,6 +522,7 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
   CheckNames(spec.reward().rewards(), "reward.rewards", check);
   CheckRewards(spec, check);
   CheckTokenRewards(spec, check);
+  if (spec.reward().has_sandbox()) CheckSandbox(spec.reward().sandbox(), check);
   check.Require(spec.rollout().sampling().temperature() > 0, "rollout.sampling.temperature",
                 "is 0: greedy answers have no probability to train on; wants more than 0");
   check.Require(spec.rollout().group().min() <= spec.rollout().group().size(), "rollout.group.min",

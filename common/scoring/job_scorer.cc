@@ -29,7 +29,8 @@ absl::StatusOr<nlohmann::json> VerifierArgs(const job::v1::RewardEntry& entry) {
   return nlohmann::json::parse(text);
 }
 
-absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward, const JudgeAccess& judges) {
+absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward, const JudgeAccess& judges,
+                                  const CodeAccess& code) {
   std::vector<RewardRule> rules;
   for (const job::v1::RewardEntry& entry : reward.rewards()) {
     RewardRule rule{.name = entry.name(),
@@ -48,7 +49,7 @@ absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward, const JudgeAcce
   const Combine combine = reward.combine() == "product" ? Combine::kProduct
                           : reward.combine() == "min"   ? Combine::kMin
                                                         : Combine::kSum;
-  return Scorer::Make(std::move(rules), combine, judges);
+  return Scorer::Make(std::move(rules), combine, judges, code);
 }
 
 std::set<std::string> JudgesOf(const job::v1::Reward& reward) {
@@ -60,6 +61,12 @@ std::set<std::string> JudgesOf(const job::v1::Reward& reward) {
     judges.insert(judge == args.end() ? "" : judge->second.string_value());
   }
   return judges;
+}
+
+bool RunsCode(const job::v1::Reward& reward) {
+  return absl::c_any_of(reward.rewards(), [](const job::v1::RewardEntry& entry) {
+    return entry.verifier() == "code";
+  });
 }
 
 int LongestTimeouts(const job::v1::RewardEntry& entry) {
@@ -76,7 +83,8 @@ bool GivesTokenRewards(const job::v1::Reward& reward) {
 }
 
 std::string TaskPoolOf(const job::v1::Reward& reward) {
-  return JudgesOf(reward).empty() ? "cpu" : "io";
+  if (!JudgesOf(reward).empty()) return "io";
+  return RunsCode(reward) ? "sandbox" : "cpu";
 }
 
 }  // namespace sluice

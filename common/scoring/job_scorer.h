@@ -20,10 +20,14 @@ absl::StatusOr<nlohmann::json> VerifierArgs(const job::v1::RewardEntry& entry);
 // Makes the scorer for the `reward` block of a job that CheckJobSpec() and CheckOnDaemon()
 // (common/config/check.h) accept. It does not notice what they refuse: an unknown `combine` counts
 // as a sum, and `granularity` is not read. Errors as Scorer::Make().
-absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward, const JudgeAccess& judges = {});
+absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward, const JudgeAccess& judges = {},
+                                  const CodeAccess& code = {});
 
 // The names of the judges that the entries ask.
 std::set<std::string> JudgesOf(const job::v1::Reward& reward);
+
+// Whether an entry runs programs of the policy.
+bool RunsCode(const job::v1::Reward& reward);
 
 // How many of its timeouts a try of this entry can take: a judge has one for each call, and one for
 // the wait before it.
@@ -34,7 +38,8 @@ int LongestTimeouts(const job::v1::RewardEntry& entry);
 bool GivesTokenRewards(const job::v1::Reward& reward);
 
 // The pool of reward tasks that score by this block. Tasks of a pool never wait for those of
-// another: cpu is for verifiers that compute, io for those that wait for a judge.
+// another: cpu is for verifiers that compute, io for those that wait for a judge, and sandbox for
+// those that run programs and ask no judge.
 std::string TaskPoolOf(const job::v1::Reward& reward);
 
 }  // namespace sluice

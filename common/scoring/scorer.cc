@@ -22,11 +22,14 @@ bool Applies(const RewardRule& rule, const std::string& data_source) {
 }
 
 uint32_t GenerationOf(const std::vector<RewardRule>& rules, Combine combine,
-                      const std::string& judges) {
+                      const std::string& judges, const std::string& code) {
   nlohmann::json canonical = {{"version", kVerifiersVersion},
                               {"combine", static_cast<int>(combine)},
                               {"rules", nlohmann::json::array()}};
   if (!judges.empty()) canonical["judges"] = judges;
+  const bool runs_code = std::any_of(
+      rules.begin(), rules.end(), [](const RewardRule& rule) { return rule.verifier == "code"; });
+  if (runs_code) canonical["toolchains"] = code;
   for (const RewardRule& rule : rules) {
     canonical["rules"].push_back({{"name", rule.name},
                                   {"verifier", rule.verifier},
@@ -54,10 +57,10 @@ Score Unscorable(std::string reason, const nlohmann::json& info) {
 }  // namespace
 
 absl::StatusOr<Scorer> Scorer::Make(std::vector<RewardRule> rules, Combine combine,
-                                    const JudgeAccess& judges) {
+                                    const JudgeAccess& judges, const CodeAccess& code) {
   if (rules.empty())
     return absl::InvalidArgumentError("reward.rewards is empty; at least one rule is needed");
-  const uint32_t generation = GenerationOf(rules, combine, judges.identity);
+  const uint32_t generation = GenerationOf(rules, combine, judges.identity, code.identity);
 
   std::vector<Part> parts;
   std::set<std::string> names;
@@ -71,7 +74,8 @@ absl::StatusOr<Scorer> Scorer::Make(std::vector<RewardRule> rules, Combine combi
           absl::StrCat(where, ": weight and gate_fail must be finite"));
 
     auto verifier =
-        MakeVerifier(rule.verifier, rule.args, {.ask_judge = judges.ask, .timeout = rule.timeout});
+        MakeVerifier(rule.verifier, rule.args,
+                     {.ask_judge = judges.ask, .run_code = code.run, .timeout = rule.timeout});
     if (!verifier.ok()) return Annotate(verifier.status(), where);
     if ((*verifier)->gives_credits() && combine != Combine::kSum) {
       return absl::InvalidArgumentError(

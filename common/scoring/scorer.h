@@ -31,6 +31,12 @@ struct JudgeAccess {
   std::string identity;  // Says which models they are, for the generation.
 };
 
+// The sandboxes in which rules may run programs.
+struct CodeAccess {
+  RunCode run;           // Null: this process has none.
+  std::string identity;  // Says which toolchains they have, for the generation.
+};
+
 enum class Combine { kSum, kProduct, kMin };
 
 // The result of scoring one answer. It is either a number, which says something about the policy,
@@ -66,7 +72,7 @@ class Scorer {
   // finite, a verifier is unknown, its arguments do not fit, or it gives credits (Verdict), which
   // only a sum can take.
   static absl::StatusOr<Scorer> Make(std::vector<RewardRule> rules, Combine combine,
-                                     const JudgeAccess& judges = {});
+                                     const JudgeAccess& judges = {}, const CodeAccess& code = {});
 
   // Scores one answer. `row` has the mapped fields, `data_source` is the name of the row's source.
   Score Run(const Answer& answer, const nlohmann::json& row, const std::string& data_source) const;
@@ -76,7 +82,7 @@ class Scorer {
   // them.
   absl::Status CheckRow(const nlohmann::json& row, const std::string& data_source) const;
 
-  // Identifies the rules, their judges, and the version of the verifiers (kVerifiersVersion in
+  // Identifies the rules, their judges, the toolchains of rules that run programs, and the version of the verifiers (kVerifiersVersion in
   // scorer.cc): the first four bytes of a SHA-256 of all. Equal ones give equal generations.
   uint32_t generation() const { return generation_; }
 

@@ -27,7 +27,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxSteps = 100'000;
+constexpr int64_t kMaxSchemaSteps = 100'000;
 constexpr size_t kBytesOfStep = 64;
 constexpr size_t kStepsOfItem = 16;  // Comparisons that find an item in a list.
 constexpr size_t kMaxDepth = 64;
@@ -239,7 +239,7 @@ class Checker {
  private:
   void Count(size_t steps) {
     steps_ += static_cast<int64_t>(steps);
-    if (steps_ > kMaxSteps) exhausted_ = true;
+    if (steps_ > kMaxSchemaSteps) exhausted_ = true;
   }
   // Of a text that is looked at, or of a value that is compared.
   void CountBytes(const json& value) {

@@ -1,5 +1,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/verifiers/code/code.h"
 #include "common/verifiers/countdown.h"
 #include "common/verifiers/exact.h"
 #include "common/verifiers/format.h"
@@ -26,6 +27,7 @@ absl::StatusOr<std::unique_ptr<Verifier>> Pure(const nlohmann::json& args, const
 
 const std::vector<VerifierRow>& Verifiers() {
   static const std::vector<VerifierRow>* const rows = new std::vector<VerifierRow>{
+      {"code", "1 if the program of the answer passes the row's tests", MakeCode},
       {"countdown", "1 if the answer makes the target number from the row's numbers",
        Pure<MakeCountdown>},
       {"exact", "1 if the answer equals the gold (the reference answer)", Pure<MakeExact>},

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/sandbox/code.h"
 #include "nlohmann/json_fwd.hpp"
 
 namespace sluice {
@@ -67,6 +68,7 @@ using AskJudge =
 // What a verifier may use beside its arguments.
 struct VerifierContext {
   AskJudge ask_judge;  // Null: this process has no judges.
+  RunCode run_code;    // Null: this process has no sandboxes.
   // Most time of one Score() of a verifier that asks others.
   absl::Duration timeout = absl::Seconds(10);
 };

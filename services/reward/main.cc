@@ -13,7 +13,11 @@ int main(int argc, char** argv) {
        .flags = {{sluice::reward::kJudgesFlag,
                   "the operator's judges.yaml, with the models that jobs may ask to judge answers; "
                   "default: none",
-                  "SLUICE_JUDGES"}}},
+                  "SLUICE_JUDGES"},
+                 {sluice::reward::kUnsafeFlag,
+                  "run programs of the policy WITHOUT a sandbox where none works; only for "
+                  "debugging, and only with --listen on loopback",
+                  "", sluice::daemon::About::Flag::Kind::kSwitch}}},
       [](const sluice::daemon::Host& host)
           -> absl::StatusOr<std::unique_ptr<sluice::daemon::Program>> {
         return sluice::reward::RewardProgram::Make(host);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/clock.h"
 #include "common/base/digest.h"
+#include "common/base/loopback.h"
 #include "common/base/status.h"
 #include "common/base/status_text.h"
 #include "common/config/check.h"
@@ -41,6 +42,13 @@ absl::StatusOr<uint32_t> CapacityOf(const std::vector<JudgeClient*>& judges) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RewardProgram>> RewardProgram::Make(const daemon::Host& host) {
+  const std::string& listen = host.flags->listen;
+  if (!host.flags->OwnFlag(kUnsafeFlag).empty() &&
+      !IsLoopback(listen.substr(0, listen.rfind(':')))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kUnsafeFlag, " is for debugging on one machine, but --listen is ", listen,
+                     "; listen on 127.0.0.1, or leave the flag out"));
+  }
   Judges judges;
   if (const std::string file = host.flags->OwnFlag(kJudgesFlag); !file.empty()) {
     SLUICE_ASSIGN_OR_RETURN(std::vector<JudgeConfig> configs, ReadJudges(file));
@@ -55,6 +63,7 @@ absl::StatusOr<std::unique_ptr<RewardProgram>> RewardProgram::Make(const daemon:
 RewardProgram::RewardProgram(const daemon::Host& host, Judges judges)
     : host_(host),
       judges_(std::move(judges)),
+      sandboxes_(!host.flags->OwnFlag(kUnsafeFlag).empty()),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })) {}
 RewardProgram::~RewardProgram() = default;
 
@@ -151,6 +160,7 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   Job job{.queue = assignment.queues(0),
           .name = assignment.spec().name(),
           .lines = std::make_unique<log::JobScope>(id, assignment.spec().name()),
+          .sandboxes = {},
           .worker = nullptr};
 
   const auto judges = FindJudges(assignment.spec());
@@ -163,11 +173,14 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
                             const std::string& user, absl::Duration timeout) {
     return judges_.at(judge)->Ask(system, user, timeout, *stop);
   };
-  auto scorer = MakeScorer(assignment.spec().reward(), access);
+  auto sandboxes = sandboxes_.Make(assignment.spec().reward());
+  if (sandboxes.ok()) job.sandboxes = *sandboxes;
+  auto scorer = MakeScorer(assignment.spec().reward(), access, job.sandboxes.access);
   const auto queue = rpc::Connect(job.queue, {rpc::Role::kQueue});
 
   absl::Status status = CheckOnDaemon(assignment.spec());
   if (status.ok()) status = judges.status();
+  if (status.ok()) status = sandboxes.status();
   if (status.ok()) status = scorer.status();
   if (status.ok()) status = queue.status();
   if (status.ok()) status = CheckRows(assignment, *scorer);
@@ -183,9 +196,15 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
                         .worker = host_.flags->id,
                         .incarnation = link_->incarnation(),
                         .pool = TaskPoolOf(assignment.spec().reward()),
-                        .waiting = judges->empty() ? 0 : kMostWaiting,
+                        // Programs wait for sandboxes, of which there is one for each core.
+                        .waiting = judges->empty() ? job.sandboxes.runs : kMostWaiting,
+                        .waits_for = judges->empty() ? "program" : "judge",
                         .capacity = [judges = *judges] { return CapacityOf(judges); },
-                        .on_stop = [stop] { stop->Trigger(); }},
+                        .on_stop =
+                            [stop, sandboxes = job.sandboxes] {
+                              stop->Trigger();
+                              sandboxes.Stop();
+                            }},
         *queue, *std::move(scorer), Metrics(host_.metrics, job.name), [this, id](absl::Status why) {
           // ABORTED: another process has taken over this daemon's id (fenced). Any other error, for
           // example that the queue no longer lists this worker, is for the controller to judge.

@@ -10,6 +10,7 @@
 #include "common/daemon/daemon.h"
 #include "common/judges/judge_client.h"
 #include "common/log/job_lines.h"
+#include "services/reward/sandboxes.h"
 #include "services/reward/worker.h"
 #include "sluice/admin/v1/admin.grpc.pb.h"
 
@@ -21,6 +22,7 @@ inline constexpr char kJudgesFlag[] = "--judges";
 class RewardProgram : public daemon::Program {
  public:
   // Reads the judges file, if the flags name one. Errors as ReadJudges().
+  // INVALID_ARGUMENT: --unsafe-no-sandbox, and other machines can reach the daemon.
   static absl::StatusOr<std::unique_ptr<RewardProgram>> Make(const daemon::Host& host);
   ~RewardProgram() override;
 
@@ -40,6 +42,7 @@ class RewardProgram : public daemon::Program {
     std::string queue;  // HOST:PORT.
     std::string name;
     std::unique_ptr<log::JobScope> lines;  // Outlives the worker, which writes some.
+    Sandboxes::OfJob sandboxes;            // Outlives the worker, which uses them.
     std::unique_ptr<Worker> worker;        // Null if the job could not be started.
   };
   void ApplyAssignments(const registry::v1::HeartbeatResponse& assignments);
@@ -60,6 +63,7 @@ class RewardProgram : public daemon::Program {
 
   const daemon::Host host_;
   const Judges judges_;  // Outlives the workers, which ask them.
+  Sandboxes sandboxes_;  // Outlives the workers, which run programs there.
   const std::unique_ptr<grpc::Service> admin_;
   std::unique_ptr<daemon::ControllerLink> link_;
 

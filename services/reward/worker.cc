@@ -252,10 +252,10 @@ absl::Status Worker::ScoreLeasedTasks(const std::vector<queue::v1::Task>& tasks,
 void Worker::ScoreWaiting(const queue::v1::Task& task, const Inputs& inputs, std::string what) {
   metrics_.leased.Add(1);
   waiting_.Run([this, task, inputs, what = std::move(what)] {
-    const auto scores =
-        waits_.Begin({.kind = "CALL",
-                      .id = "score",
-                      .cause = absl::StrCat(options_.worker, " waits for the judge of ", what)});
+    const auto scores = waits_.Begin({.kind = "CALL",
+                                      .id = "score",
+                                      .cause = absl::StrCat(options_.worker, " waits for the ",
+                                                            options_.waits_for, " of ", what)});
     const absl::Status put = ScoreTask(task, inputs);
     metrics_.leased.Add(-1);
     if (put.ok()) return;

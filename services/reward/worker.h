@@ -26,8 +26,9 @@ namespace sluice::reward {
 // One call leases many tasks, one Get reads all their answers, and one message carries many of
 // their scores.
 //
-// Tasks that compute are scored one after the other. Tasks that wait for a judge are scored on
-// threads of their own, and no more of them are leased than threads are free.
+// Tasks that compute are scored one after the other. Tasks that wait, for a judge or for a program
+// in a sandbox, are scored on threads of their own, and no more of them are leased than threads are
+// free.
 //
 // Owns one thread, which runs Run(), those for scores that wait, and those of its queue clients.
 // Thread-safe.
@@ -42,6 +43,7 @@ class Worker {
     // The pool of tasks that are leased (TaskPoolOf() in common/scoring/job_scorer.h).
     std::string pool = "cpu";
     uint32_t waiting = 0;  // Most scores that wait at a time. 0: scores do not wait for others.
+    std::string waits_for = "judge";  // What they wait for, for people.
     // How many scores may wait now. An error: no task is leased for as long as it is returned.
     // Null: `waiting`.
     std::function<absl::StatusOr<uint32_t>()> capacity;

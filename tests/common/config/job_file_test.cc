@@ -404,7 +404,7 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
       {"data.train=[]", "data.train is missing: The data sources; at least one."},
       {"algorithm.preset=sync_grp", "Did you mean \"sync_grpo\"?"},
       {"reward.rewards.0.verifier=exakt",
-       "is \"exakt\", wants countdown, exact, format, gsm8k, json_schema, judge, math, "
+       "is \"exakt\", wants code, countdown, exact, format, gsm8k, json_schema, judge, math, "
        "multiple_choice, regex, text. Did you mean \"exact\"?"},
       {"reward.rewards.0.args={nonsense: 1}", "reward.rewards.0.args: "},
       {"algorithm.loss.kind=pppo",
@@ -566,7 +566,7 @@ TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
                           "rollout.environment.name=gym",
                           "rollout.environment.max_turns=2",
                           "reward.rewards.0.granularity=group",
-                          "reward.sandbox.cpu=2",
+                          "reward.sandbox.tier=T2",
                           "trainer.parallel.tensor=2",
                           "weights.encoding=delta",
                           "weights.publish_dtype=bfloat16",

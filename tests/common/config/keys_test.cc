@@ -60,6 +60,7 @@ const std::map<std::string, std::string> kReaders = {
     {"rollout.group.min", kController},
     {"reward", kReward},
     {"reward.rewards.timeout", kController},
+    {"reward.sandbox", "services/reward/sandboxes.cc"},
     {"reward.rewards.tries", kController},
     {"algorithm", kAlgorithm},
     {"algorithm.loss", "common/algorithms/spec.h"},
@@ -140,7 +141,7 @@ TEST(Keys, ThePrintedDefaultsMarkWhatIsRefusedAndListWhatThereIs) {
   EXPECT_THAT(text, testing::HasSubstr("# (not in this build) Turns of an episode."));
   EXPECT_THAT(text, testing::HasSubstr("# (not in this build, but for cpu) "));
   EXPECT_THAT(text, testing::HasSubstr("(grpo | dr_grpo | rloo | pool_loo | lite_ppo | maxrl | "));
-  EXPECT_THAT(text, testing::HasSubstr("(required; countdown | exact | format | gsm8k | "
+  EXPECT_THAT(text, testing::HasSubstr("(required; code | countdown | exact | format | gsm8k | "
                                        "json_schema | judge | math | multiple_choice | regex | "
                                        "text)"));
   EXPECT_THAT(

@@ -132,7 +132,7 @@ const Case kCases[] = {
     {"a kl that cannot be a loss", "algorithm.loss.kl_kind=k1", kRefused,
      "wants auto, k2, k3, k2+, k3_is"},
     {"a verifier of a later build", "reward.rewards.0.verifier=ifeval", kRefused,
-     R"("ifeval" is not in this build; use countdown, exact, format, gsm8k, json_schema, )"
+     R"("ifeval" is not in this build; use code, countdown, exact, format, gsm8k, json_schema, )"
      R"(judge, math, multiple_choice, regex or text)"},
     {"an evaluation that needs a judge",
      "reward.rewards=[{name: q, verifier: judge, args: {judge: strict}}] eval.every_steps=10 "
@@ -167,7 +167,17 @@ const Case kCases[] = {
      R"(rollout.engine.kind: "vllm" is not in this build; use native)"},
     {"an environment", "rollout.environment.name=gym", kRefused,
      "environments are not in this build; leave the block out"},
-    {"a sandbox", "reward.sandbox.cpu=2", kRefused, "sandboxes are not in this build"},
+    {"a sandbox of two cores", "reward.sandbox.cpu=2", kRight},
+    {"a sandbox with a network", "reward.sandbox.network=host", kRefused,
+     "a network for programs is not in this build; use none"},
+    {"a sandbox of a later build", "reward.sandbox.tier=T2", kRefused,
+     R"("T2" is not in this build; use auto, T1 or T1b)"},
+    {"a sandbox without room for an interpreter", "reward.sandbox.memory=1MiB", kRefused,
+     "an interpreter needs at least 64MiB"},
+    {"an evaluation that runs programs",
+     "reward.rewards=[{name: tests, verifier: code}] eval.every_steps=10 "
+     "eval.datasets=[{name: digits, path: DIR/rows.jsonl, prompt: digits, answer: digits}]",
+     kRefused, "would be scored by the programs of reward tests, but rollouts score evaluations"},
     {"a profile", "profile=laptop", kRefused, "profiles are not in this build; use none"},
     {"adaptive sampling", "data.order.sampler=adaptive", kRefused,
      R"("adaptive" is not in this build; use uniform)"},

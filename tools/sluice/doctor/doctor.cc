@@ -49,7 +49,7 @@ const std::vector<DoctorCheck>& DoctorChecks() {
   static const std::vector<DoctorCheck> all = [] {
     std::vector<DoctorCheck> checks;
     for (const std::vector<DoctorCheck>& group :
-         {HostChecks(), DiskChecks(), NetChecks(), BuildChecks(), PkiChecks(), JobChecks(),
+         {HostChecks(), DiskChecks(), NetChecks(), BuildChecks(), PkiChecks(), SandboxChecks(), JobChecks(),
           FleetChecks()}) {
       checks.insert(checks.end(), group.begin(), group.end());
     }

@@ -1,0 +1,301 @@
+#include "common/sandbox/slot.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
+#include "common/base/status.h"
+#include "common/sandbox/bubblewrap.h"
+#include "common/sandbox/landlock.h"
+#include "common/sandbox/seccomp.h"
+
+namespace sluice::sandbox {
+namespace {
+
+constexpr uint32_t kMostSlots = 256;  // On one machine.
+constexpr uid_t kFirstUser = 64500;   // The user of slot n is kFirstUser + n.
+constexpr int kWaitMs = 1000;         // For the end of what was killed.
+
+bool IsRoot() { return geteuid() == 0; }
+
+// The folder of the slots' locks and boxes. Only this user may write to it, so nobody else can put
+// a link there.
+absl::StatusOr<std::string> StateFolder() {
+  if (IsRoot()) {
+    const std::string folder = "/run/sluice-sandbox";
+    SLUICE_RETURN_IF_ERROR(MakeDirs(folder));
+    return folder;
+  }
+  const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
+  const std::string folder = runtime != nullptr && *runtime == '/'
+                                 ? absl::StrCat(runtime, "/sluice-sandbox")
+                                 : absl::StrCat("/tmp/sluice-sandbox-", geteuid());
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return ErrnoStatus(errno, folder);
+  struct stat info = {};
+  if (lstat(folder.c_str(), &info) != 0) return ErrnoStatus(errno, folder);
+  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 022) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        folder, " is not a folder of this user alone; remove it, as sandboxes need it"));
+  }
+  return folder;
+}
+
+std::string LockPath(const std::string& folder, uint32_t number) {
+  return absl::StrCat(folder, "/", number, ".lock");
+}
+std::string BoxPath(const std::string& folder, uint32_t number) {
+  return absl::StrCat(folder, "/", number, ".box");
+}
+std::string CgroupName(uint32_t number) { return absl::StrCat("sluice-sandbox-", number); }
+
+// Locks the file. Not valid: another process holds it.
+Fd LockFile(const std::string& path, int flags) {
+  Fd lock(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600));
+  struct stat locked = {}, there = {};
+  // Its last owner may have removed the file meanwhile.
+  if (lock.valid() && flock(lock.get(), LOCK_EX | LOCK_NB) == 0 &&
+      fstat(lock.get(), &locked) == 0 && stat(path.c_str(), &there) == 0 &&
+      locked.st_ino == there.st_ino)
+    return lock;
+  return Fd();
+}
+
+// Locks the first number that no living process holds.
+absl::StatusOr<std::pair<uint32_t, Fd>> LockNumber(const std::string& folder) {
+  for (uint32_t number = 0; number < kMostSlots; ++number) {
+    Fd lock = LockFile(LockPath(folder, number), O_CREAT);
+    if (lock.valid()) return std::make_pair(number, std::move(lock));
+  }
+  return absl::FailedPreconditionError(absl::StrCat("all ", kMostSlots,
+                                                    " sandboxes of this machine are taken, or ",
+                                                    folder, " cannot be written to"));
+}
+
+void RemoveFolder(const std::string& box) {
+  (void)umount2(box.c_str(), MNT_DETACH);
+  (void)RemoveTree(box);
+}
+
+std::pair<int, rlimit> Limit(int resource, uint64_t value) {
+  const rlim_t limit = value == 0 ? RLIM_INFINITY : value;
+  return {resource, {limit, limit}};
+}
+
+std::vector<std::pair<int, rlimit>> LimitsOf(const Limits& limits) {
+  std::vector<std::pair<int, rlimit>> out = {
+      {RLIMIT_CORE, {0, 0}},
+      Limit(RLIMIT_AS, limits.address_space_bytes),
+      Limit(RLIMIT_FSIZE, limits.file_bytes),
+      Limit(RLIMIT_STACK, limits.stack_bytes),
+      {RLIMIT_MEMLOCK, {0, 0}},
+      {RLIMIT_MSGQUEUE, {0, 0}},
+      Limit(RLIMIT_NOFILE, limits.open_files),
+  };
+  return out;
+}
+
+// A file in memory with the filter, as bubblewrap reads it.
+absl::StatusOr<Fd> FilterFile(bool network) {
+  const std::vector<sock_filter> filter = MakeSeccompFilter(network);
+  Fd file(memfd_create("seccomp", MFD_CLOEXEC));
+  if (!file.valid()) return ErrnoStatus(errno, "memfd_create");
+  const absl::string_view bytes(reinterpret_cast<const char*>(filter.data()),
+                                filter.size() * sizeof filter[0]);
+  SLUICE_RETURN_IF_ERROR(WriteAll(file.get(), bytes, "memfd"));
+  if (lseek(file.get(), 0, SEEK_SET) != 0) return ErrnoStatus(errno, "lseek");
+  return file;
+}
+
+}  // namespace
+
+void EndLeftovers() {
+  const absl::StatusOr<std::string> folder = StateFolder();
+  if (!folder.ok()) return;
+  for (uint32_t number = 0; number < kMostSlots; ++number) {
+    // A slot that was given back has no file.
+    const std::string path = LockPath(*folder, number);
+    const Fd lock = LockFile(path, 0);
+    if (!lock.valid()) continue;
+    if (IsRoot()) (void)KillAllOf(kFirstUser + number);
+    (void)Cgroup::Make(CgroupName(number));
+    RemoveFolder(BoxPath(*folder, number));
+    (void)unlink(path.c_str());
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Slot>> Slot::Acquire(Tier tier) {
+  SLUICE_ASSIGN_OR_RETURN(const std::string folder, StateFolder());
+  SLUICE_ASSIGN_OR_RETURN(auto locked, LockNumber(folder));
+  std::unique_ptr<Slot> slot(new Slot(tier, locked.first, folder, std::move(locked.second)));
+  slot->box_ = BoxPath(folder, locked.first);
+  SLUICE_RETURN_IF_ERROR(slot->Prepare());
+  return slot;
+}
+
+Slot::Slot(Tier tier, uint32_t number, std::string folder, Fd lock)
+    : tier_(tier),
+      number_(number),
+      folder_(std::move(folder)),
+      lock_(std::move(lock)),
+      thread_([this] { Loop(); }) {}
+
+Slot::~Slot() {
+  {
+    MutexLock lock(&mu_);
+    stopped_ = true;
+  }
+  changed_.NotifyAll();
+  thread_.join();
+  // The thread has left the cgroup now.
+  cgroup_.reset();
+  RemoveFolder(box_);
+  (void)unlink(LockPath(folder_, number_).c_str());
+}
+
+absl::Status Slot::Prepare() {
+  if (IsRoot() && tier_ != Tier::kUnsafe) {
+    user_ = kFirstUser + number_;
+    if (!KillAllOf(*user_)) {
+      return absl::FailedPreconditionError(absl::StrCat("processes of user ", *user_,
+                                                        " do not end, or this process may not "
+                                                        "change its user"));
+    }
+  }
+  RemoveFolder(box_);
+  if (tier_ == Tier::kLandlock && !user_.has_value()) {
+    return absl::FailedPreconditionError(
+        "only root can give each sandbox a user of its own; run the daemon as root of its "
+        "container");
+  }
+  if (tier_ != Tier::kNamespaces) return absl::OkStatus();
+
+  SLUICE_ASSIGN_OR_RETURN(cgroup_, Cgroup::Make(CgroupName(number_)));
+  absl::Status entered;
+  RunOnThread([&] { entered = cgroup_->EnterThread(); });
+  if (!entered.ok())
+    return absl::FailedPreconditionError(absl::StrCat("cgroup: ", entered.message()));
+  return absl::OkStatus();
+}
+
+void Slot::RunOnThread(const std::function<void()>& work) {
+  MutexLock lock(&mu_);
+  work_ = &work;
+  changed_.NotifyAll();
+  while (work_ != nullptr) changed_.Wait(&mu_);
+}
+
+void Slot::Loop() {
+  pthread_setname_np(pthread_self(), "sandbox");
+  MutexLock lock(&mu_);
+  while (!stopped_) {
+    if (work_ != nullptr) {
+      (*work_)();
+      work_ = nullptr;
+      changed_.NotifyAll();
+    } else {
+      changed_.Wait(&mu_);
+    }
+  }
+}
+
+absl::Status Slot::MakeBox(uint64_t bytes) {
+  RemoveFolder(box_);
+  if (mkdir(box_.c_str(), 0700) != 0) return ErrnoStatus(errno, box_);
+  if (user_.has_value()) {
+    // Without the right to mount, the limit of its size is that of each file alone.
+    (void)mount("tmpfs", box_.c_str(), "tmpfs", MS_NOSUID | MS_NODEV,
+                absl::StrCat("mode=0700,size=", bytes).c_str());
+    if (chown(box_.c_str(), *user_, *user_) != 0) return ErrnoStatus(errno, box_);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SpawnPlan> Slot::Plan(const Command& command, const std::string& bubblewrap,
+                                     const int (&stdio)[3], Fd* passed, Fd* landlock) {
+  SpawnPlan plan;
+  std::copy(std::begin(stdio), std::end(stdio), plan.stdio);
+  plan.user = user_;
+  plan.limits = LimitsOf(command.limits);
+
+  if (tier_ == Tier::kNamespaces) {
+    SLUICE_RETURN_IF_ERROR(cgroup_->SetLimits(command.limits));
+    SLUICE_ASSIGN_OR_RETURN(*passed, FilterFile(command.network));
+    plan.passed = passed->get();
+    plan.cgroup = cgroup_->clone_fd();
+    // The environment of bubblewrap itself can be read inside, so it is empty.
+    plan.argv = BubblewrapCommand(bubblewrap, command);
+    return plan;
+  }
+
+  SLUICE_RETURN_IF_ERROR(MakeBox(command.limits.box_bytes));
+  plan.folder = box_;
+  plan.argv = command.argv;
+  for (const auto& [name, value] : command.environment)
+    plan.environment.push_back(absl::StrCat(name, "=", value));
+  if (command.environment.count("PATH") == 0) plan.environment.push_back("PATH=/usr/bin");
+  if (command.environment.count("TMPDIR") == 0)
+    plan.environment.push_back(absl::StrCat("TMPDIR=", box_));
+  if (tier_ == Tier::kUnsafe) return plan;
+
+  std::vector<std::string> readable;
+  for (const Bind& bind : command.binds) {
+    if (bind.from != bind.to) {
+      return absl::InvalidArgumentError(absl::StrCat("sandboxes of tier ", NameOf(tier_),
+                                                     " cannot show ", bind.from, " at ", bind.to));
+    }
+    readable.push_back(bind.from);
+  }
+  SLUICE_ASSIGN_OR_RETURN(*landlock, MakeLandlockRuleset(readable, box_));
+  plan.landlock = landlock->get();
+  plan.seccomp = MakeSeccompFilter(command.network);
+  const Limits& limits = command.limits;
+  plan.limits.push_back(Limit(RLIMIT_NPROC, limits.pids));
+  // No cgroup counts the memory, so each process has a limit.
+  plan.limits.push_back(Limit(RLIMIT_AS, limits.memory_bytes));
+  return plan;
+}
+
+absl::StatusOr<Spawned> Slot::Start(const Command& command, const std::string& bubblewrap,
+                                    const int (&stdio)[3]) {
+  Fd passed, landlock;
+  SLUICE_ASSIGN_OR_RETURN(const SpawnPlan plan,
+                          Plan(command, bubblewrap, stdio, &passed, &landlock));
+  absl::StatusOr<Spawned> spawned = absl::InternalError("not started");
+  RunOnThread([&] { spawned = Spawn(plan); });
+  return spawned;
+}
+
+bool Slot::Clear(pid_t pid, int pidfd) {
+  pollfd wait{pidfd, POLLIN, 0};
+  bool empty = true;
+  if (cgroup_ != nullptr) {
+    // Bubblewrap is spared at first. It waits for the first process of the namespace, whose end is
+    // that of all others, and ends itself. An orphan would stay in the process table until the
+    // first process of the machine takes notice of it.
+    cgroup_->KillAllBut(pid);
+    (void)poll(&wait, 1, kWaitMs);
+    empty = cgroup_->KillAll(absl::Milliseconds(kWaitMs));
+  } else {
+    // The program leads a session; what it started goes with it where there is no better way.
+    kill(tier_ == Tier::kUnsafe ? -pid : pid, SIGKILL);
+  }
+  empty = poll(&wait, 1, kWaitMs) == 1 && empty;
+  waitpid(pid, nullptr, WNOHANG);
+  // In T1 the user has no process outside of the cgroup.
+  if (tier_ == Tier::kLandlock) empty = KillAllOf(*user_) && empty;
+  if (tier_ != Tier::kNamespaces) RemoveFolder(box_);
+  return empty;
+}
+
+}  // namespace sluice::sandbox

@@ -1,0 +1,57 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "common/sandbox/sandbox.h"
+#include "common/testing/data.h"
+#include "tests/integration/harness/cluster.h"
+#include "tests/integration/harness/job.h"
+
+namespace sluice::integration {
+namespace {
+
+class CodeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto launcher = sandbox::Launcher::Make({});
+    if (!launcher.ok()) GTEST_SKIP() << launcher.status();
+    tier_ = (*launcher)->tier();
+    ASSERT_EQ(cluster_.Start(), absl::OkStatus());
+  }
+  // Submits the example. The model writes no fences, so whole answers are run.
+  absl::StatusOr<std::unique_ptr<Job>> Submit(const std::string& set) {
+    return Job::Submit(&cluster_, SLUICE_SOURCE_DIR "/configs/examples/code.yaml",
+                       {absl::StrCat("model.path=", testing_data::Path("models/qwen3-tiny")),
+                        "reward.rewards.0.args={extract: whole, score: fraction}", set,
+                        absl::StrCat("checkpoint.dir=", cluster_.dir(), "/checkpoints")});
+  }
+
+  Cluster cluster_;
+  sandbox::Tier tier_ = sandbox::Tier::kUnsafe;
+};
+
+TEST_F(CodeTest, TheExampleTrainsOnProgramsThatRanInSandboxes) {
+  SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny/model.safetensors");
+  const auto job = Submit(absl::StrCat("reward.sandbox.tier=", std::string(NameOf(tier_))));
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  const auto end = (*job)->AwaitEnd(absl::Minutes(3));
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_EQ(end->result().steps(), 3);
+  // No sandbox failed: every answer was scored.
+  EXPECT_EQ(end->result().ledger().dropped().count("unscorable"), 0) << Text(*end);
+}
+
+TEST_F(CodeTest, AJobFailsAloudWhereItsTierDoesNotWork) {
+  SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny/model.safetensors");
+  const bool t1 = tier_ == sandbox::Tier::kNamespaces;
+  const auto job = Submit(absl::StrCat("reward.sandbox.tier=", t1 ? "T1b" : "T1"));
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  const auto end = (*job)->AwaitEnd(absl::Minutes(3));
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_FAILED) << Text(*end);
+  EXPECT_THAT(end->message(), ::testing::HasSubstr("reward.sandbox.tier is"));
+}
+
+}  // namespace
+}  // namespace sluice::integration
