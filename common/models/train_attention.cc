@@ -167,7 +167,7 @@ template <typename T>
 void AttendRows(const float* q, const float* k, const float* v, int64_t begin, int64_t count,
                 const Heads& heads, float* out) {
   const QueryRanges ranges(count, heads);
-  // The last range takes longest, because its queries attend to the most keys, so it is begun first.
+  // The last range takes longest, because its queries attend to the most keys; it is begun first.
   ParallelEach(heads.kv_heads() * ranges.ranges, [&](int64_t i) {
     const int64_t h = i % heads.kv_heads(), range = ranges.ranges - 1 - i / heads.kv_heads(),
                   first = ranges.Begin(range), at = first * heads.q_width;

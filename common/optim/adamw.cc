@@ -70,14 +70,23 @@ struct Bf16Elements {
   }
 }
 
-// The same loop for another instruction set. Without it the hash takes longer than the memory.
+// The same loop for several instruction sets. Without them the hash takes longer than the memory.
 // No operation of it may be fused with another, so all give the same bits.
 void UpdatePlain(const StepFactors& factors, const Bf16Elements& all) { UpdateAll(factors, all); }
 [[gnu::target("avx2")]] void UpdateAvx2(const StepFactors& factors, const Bf16Elements& all) {
   UpdateAll(factors, all);
 }
 
-auto BestUpdate() { return __builtin_cpu_supports("avx2") ? UpdateAvx2 : UpdatePlain; }
+[[gnu::target("avx512f,avx512bw")]] void UpdateAvx512(const StepFactors& factors,
+                                                      const Bf16Elements& all) {
+  UpdateAll(factors, all);
+}
+
+auto BestUpdate() {
+  return __builtin_cpu_supports("avx512bw") ? UpdateAvx512
+         : __builtin_cpu_supports("avx2")   ? UpdateAvx2
+                                            : UpdatePlain;
+}
 
 }  // namespace
 
