@@ -259,7 +259,8 @@ void FileChecker::LoadRenderer() {
 std::optional<Dataset> FileChecker::ReadRows(const std::string& path,
                                              const job::v1::DataSource& source,
                                              bool skip_bad_rows) {
-  if (!IsFile(source.path())) {
+  // A folder may be one that Hugging Face datasets have written.
+  if (!IsThere(source.path())) {
     RefuseMissingFile(path + ".path", source.path());
     return std::nullopt;
   }

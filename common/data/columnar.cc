@@ -21,6 +21,7 @@ struct Module {
 Module LoadModule() {
   std::error_code error;
   const fs::path bin = fs::read_symlink("/proc/self/exe", error).parent_path();
+  if (error) return {nullptr, "/proc/self/exe cannot be read"};
   for (const fs::path& path : {bin / kModule, bin.parent_path() / "lib/sluice" / kModule}) {
     if (!fs::exists(path, error)) continue;
     // It stays loaded, because other threads may be in it at any time.

@@ -1,7 +1,5 @@
 #include "common/data/dataset.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <string>
@@ -12,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/file.h"
+#include "common/base/json_depth.h"
 #include "common/base/status.h"
 #include "common/data/columnar.h"
 #include "common/data/dataset_builder.h"
@@ -22,6 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+
+// Limit of state.json and dataset_dict.json.
+constexpr uint64_t kMaxFolderFile = 1 << 20;
 
 absl::Status NoFormat(const Dataset::Options& options, const std::string& what,
                       const std::string& hint) {
@@ -44,20 +46,18 @@ std::vector<std::string> ColumnsOf(const Dataset::Options& options) {
   return columns;
 }
 
-// Reads files of columns, one after the other. Rows are counted over all of them.
+// Reads files of columns, one after the other.
 absl::StatusOr<Dataset> ReadColumns(const Dataset::Options& options, ColumnarFormat format,
                                     const std::vector<std::string>& files) {
   DatasetBuilder builder(options);
   const std::string source = absl::StrCat("data source ", options.name);
   for (const std::string& file : files) {
-    // A missing file is the error that it is for other formats.
-    const absl::StatusOr<int> opened = OpenToRead(file);
-    if (!opened.ok()) return Annotate(opened.status(), source);
-    close(*opened);
+    const absl::StatusOr<int> fd = OpenToRead(file);
+    if (!fd.ok()) return Annotate(fd.status(), source);
     uint64_t number = 0;
     absl::Status added;
     const ColumnarQuery query{
-        .path = file,
+        .fd = *fd,
         .format = format,
         .columns = ColumnsOf(options),
         .names = [&](std::vector<std::string> names) { builder.SetColumns(std::move(names)); },
@@ -75,41 +75,48 @@ absl::StatusOr<Dataset> ReadColumns(const Dataset::Options& options, ColumnarFor
 }
 
 // A folder to which `save_to_disk` of Hugging Face datasets has written: state.json names files of
-// Arrow. One with several splits has dataset_dict.json, and such a folder for each split.
+// Arrow. One with several splits has dataset_dict.json, and such a folder for each split. The files
+// come from a submitter, so nothing in them is taken for granted.
 absl::StatusOr<Dataset> ReadFolder(const Dataset::Options& options) {
   const fs::path folder = options.path;
-  std::error_code error;
-  const auto read = [&](const char* name) -> json {
-    const absl::StatusOr<std::string> text = ReadFile(folder / name);
-    return text.ok() ? json::parse(*text, nullptr, /*allow_exceptions=*/false) : json();
+  // Returns a member of the object in a file; null if there is no such file or member.
+  const auto member = [&](const char* name, const char* key) -> absl::StatusOr<json> {
+    const absl::StatusOr<std::string> text = ReadFile(folder / name, kMaxFolderFile);
+    if (absl::IsNotFound(text.status())) return json();
+    if (!text.ok()) return Annotate(text.status(), absl::StrCat("data source ", options.name));
+    if (JsonDepth(*text) > Dataset::kMaxDepth) return json();
+    const json whole = json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    return whole.is_object() && whole.contains(key) ? whole[key] : json();
   };
-  if (fs::exists(folder / "dataset_dict.json", error)) {
-    const json splits = read("dataset_dict.json");
+  SLUICE_ASSIGN_OR_RETURN(const json splits, member("dataset_dict.json", "splits"));
+  if (splits.is_array()) {
     std::vector<std::string> names;
-    if (splits.is_object() && splits.contains("splits") && splits["splits"].is_array()) {
-      for (const json& split : splits["splits"])
-        if (split.is_string()) names.push_back(split.get<std::string>());
-    }
+    for (const json& split : splits)
+      if (split.is_string()) names.push_back(split.get<std::string>());
     return NoFormat(options, absl::StrCat("holds several splits: ", absl::StrJoin(names, ", ")),
                     names.empty() ? "name the folder of one split"
                                   : absl::StrCat("name the folder of one split, such as ",
                                                  (folder / names[0]).string()));
   }
-  const json state = read("state.json");
-  if (!state.is_object() || !state.contains("_data_files") || !state["_data_files"].is_array()) {
+  SLUICE_ASSIGN_OR_RETURN(const json data_files, member("state.json", "_data_files"));
+  if (!data_files.is_array()) {
     return NoFormat(options, "is a folder that `save_to_disk` of datasets has not written",
                     "name a file (.jsonl, .parquet, .arrow), or such a folder");
   }
   // Rows that were selected or shuffled are an index beside the files, which is not read.
-  if (state.contains("_indices_data_files") && !state["_indices_data_files"].is_null()) {
+  SLUICE_ASSIGN_OR_RETURN(const json index, member("state.json", "_indices_data_files"));
+  if (!index.is_null()) {
     return NoFormat(options, "has an index of its rows",
                     "call flatten_indices() before save_to_disk()");
   }
   std::vector<std::string> files;
-  for (const json& file : state["_data_files"]) {
+  for (const json& file : data_files) {
+    const bool named =
+        file.is_object() && file.contains("filename") && file["filename"].is_string();
+    const std::string name = named ? file["filename"].get<std::string>() : "";
     // Neither a name nor a link may lead out of the folder, which may be all that a daemon is
     // allowed to read.
-    const std::string name = file.is_object() ? file.value("filename", "") : "";
+    std::error_code error;
     if (name.empty() || name != fs::path(name).filename() || fs::is_symlink(folder / name, error)) {
       return NoFormat(options, absl::StrCat("names \"", name, "\", which is no file in it"),
                       "write the folder again");

@@ -15,6 +15,9 @@ namespace {
 
 using nlohmann::json;
 
+// Most bytes of all rows, which ReadFile() allows a file too.
+constexpr uint64_t kMostBytes = uint64_t{1} << 32;
+
 // The value of `column` in `row`. A column a.b that does not exist under this name is member b of
 // object a. Null if there is none.
 const json* FindColumn(const json& row, const std::string& column) {
@@ -111,6 +114,10 @@ absl::Status DatasetBuilder::Add(const json& row, const std::string& place, uint
       dataset_.first_set_aside_ = absl::StrCat(place, ": ", scorable.message());
     return absl::OkStatus();
   }
+  if (dataset_.text_.size() + text.size() > kMostBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(place, ": the rows take more than ", kMostBytes, " bytes"));
+  }
   dataset_.text_ += text;
   dataset_.ends_.push_back(dataset_.text_.size());
   if (options_.first_rows > 0) dataset_.lines_.push_back(number);
@@ -129,7 +136,9 @@ absl::Status DatasetBuilder::AddBad(const std::string& wrong) {
 }
 
 bool DatasetBuilder::full() const {
-  return options_.first_rows > 0 && dataset_.rows() + dataset_.skipped() >= options_.first_rows;
+  if (options_.first_rows == 0) return false;
+  return dataset_.rows() + dataset_.skipped() >= options_.first_rows ||
+         dataset_.text_.size() >= Dataset::kMaxHeadBytes;
 }
 
 absl::StatusOr<Dataset> DatasetBuilder::Finish() && {

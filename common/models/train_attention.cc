@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/models/parallel.h"
 #include "common/models/train_function.h"
@@ -159,23 +161,16 @@ struct QueryRanges {
   const int64_t queries, ranges;
 };
 
-// Calls work(h, range) in parallel for each KV head and each range. The last range takes longest,
-// because its queries attend to the most keys, so it is begun first.
-template <typename Work>
-void ForEachHeadRange(const QueryRanges& ranges, const Heads& heads, const Work& work) {
-  ParallelEach(heads.kv_heads() * ranges.ranges, [&](int64_t i) {
-    work(i % heads.kv_heads(), ranges.ranges - 1 - i / heads.kv_heads());
-  });
-}
-
 // Computes the attention of `count` rows of q, of which the first has position `begin` in the
 // sequence of k and v.
 template <typename T>
 void AttendRows(const float* q, const float* k, const float* v, int64_t begin, int64_t count,
                 const Heads& heads, float* out) {
   const QueryRanges ranges(count, heads);
-  ForEachHeadRange(ranges, heads, [&](int64_t h, int64_t range) {
-    const int64_t first = ranges.Begin(range), at = first * heads.q_width;
+  // The last range takes longest, because its queries attend to the most keys; it is begun first.
+  ParallelEach(heads.kv_heads() * ranges.ranges, [&](int64_t i) {
+    const int64_t h = i % heads.kv_heads(), range = ranges.ranges - 1 - i / heads.kv_heads(),
+                  first = ranges.Begin(range), at = first * heads.q_width;
     AttendPart<T>(q + at, k, v, begin + first, ranges.Begin(range + 1) - first, heads, h, out + at);
   });
 }
@@ -384,18 +379,28 @@ void AddToHead(const std::vector<float>& rows, int64_t width, int64_t d, float* 
 void AddRowGrads(const float* q, const float* k, const float* v, const float* dout, int64_t begin,
                  int64_t count, const Heads& heads, const AttentionGrads& grads) {
   const QueryRanges ranges(count, heads);
-  std::vector<FamilyGrad::KeyGrads> parts(heads.kv_heads() * ranges.ranges);
-  ForEachHeadRange(ranges, heads, [&](int64_t h, int64_t range) {
-    const int64_t first = ranges.Begin(range);
-    parts[h * ranges.ranges + range] =
+  // The ranges of a head are added in their order, each as soon as those before it are there.
+  struct Head {
+    Mutex mu;
+    int64_t next ABSL_GUARDED_BY(mu) = 0;
+    std::map<int64_t, FamilyGrad::KeyGrads> waiting ABSL_GUARDED_BY(mu);
+  };
+  std::vector<Head> of_head(heads.kv_heads());
+  // Ranges are begun in that order too, so that few of them wait.
+  ParallelEach(heads.kv_heads() * ranges.ranges, [&](int64_t i) {
+    const int64_t h = i % heads.kv_heads(), range = i / heads.kv_heads(),
+                  first = ranges.Begin(range);
+    FamilyGrad::KeyGrads part =
         FamilyGrad(q, k, v, dout, heads, h, grads)
             .ComputeRange(first, begin + first, ranges.Begin(range + 1) - first);
-  });
-  ParallelEach(heads.kv_heads(), [&](int64_t h) {
-    for (int64_t range = 0; range < ranges.ranges; ++range) {
-      const FamilyGrad::KeyGrads& part = parts[h * ranges.ranges + range];
-      AddToHead(part.dk, heads.kv_width, heads.d, grads.dk + h * heads.d);
-      AddToHead(part.dv, heads.kv_width, heads.d, grads.dv + h * heads.d);
+    Head& head = of_head[h];
+    MutexLock lock(&head.mu);
+    head.waiting[range] = std::move(part);
+    for (auto it = head.waiting.begin(); it != head.waiting.end() && it->first == head.next;
+         it = head.waiting.erase(it)) {
+      AddToHead(it->second.dk, heads.kv_width, heads.d, grads.dk + h * heads.d);
+      AddToHead(it->second.dv, heads.kv_width, heads.d, grads.dv + h * heads.d);
+      ++head.next;
     }
   });
 }

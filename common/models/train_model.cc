@@ -281,7 +281,9 @@ class Trainable final : public TrainModel {
 
   bool CanShare(const PackedBatch& batch, int world) const override {
     const int64_t t = static_cast<int64_t>(batch.tokens.size());
-    return activations_.recompute != Recompute::kNone && IsInParts(batch) && t >= 2 * world;
+    const bool keeps_all =
+        activations_.recompute == Recompute::kNone && c10::GradMode::is_enabled();
+    return !keeps_all && IsInParts(batch) && t >= 2 * world;
   }
 
   absl::StatusOr<TokenScores> ScoreShare(const PackedBatch& batch,

@@ -133,7 +133,7 @@ class TrainModel {
                                                  double temperature, const SequenceShare& share,
                                                  std::vector<size_t>* scored) = 0;
   // Whether the batch is one sequence that is computed in parts, of which each of `world` processes
-  // gets at least one. It does not depend on whether there will be a backward pass.
+  // gets at least one.
   virtual bool CanShare(const PackedBatch& batch, int world) const = 0;
 
   // Returns, for each layer and expert, the sum of the weights of the tokens that go through it:

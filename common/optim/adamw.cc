@@ -76,8 +76,9 @@ void UpdatePlain(const StepFactors& factors, const Bf16Elements& all) { UpdateAl
 [[gnu::target("avx2")]] void UpdateAvx2(const StepFactors& factors, const Bf16Elements& all) {
   UpdateAll(factors, all);
 }
-[[gnu::target("avx512f,avx512bw,prefer-vector-width=512")]] void UpdateAvx512(
-    const StepFactors& factors, const Bf16Elements& all) {
+
+[[gnu::target("avx512f,avx512bw")]] void UpdateAvx512(const StepFactors& factors,
+                                                      const Bf16Elements& all) {
   UpdateAll(factors, all);
 }
 

@@ -110,9 +110,7 @@ absl::StatusOr<MemoryPlanInput> PlanInputOf(const job::v1::JobSpec& spec) {
   in.lora = settings.lora;
   in.ranks = static_cast<int>(std::max<uint32_t>(1, spec.resources().trainer()));
   in.shard = settings.shard;
-  // The passes of these are not shared.
-  in.context = settings.context && !HasCritic(settings) && rules.loss.router_balance == 0 &&
-               rules.loss.distill.kind != DistillKind::kFull;
+  in.context = settings.context && SharesLongSequences(rules);
   in.moments = settings.optimizer.moments;
   in.critic = HasCritic(settings);
   in.average = rules.loss.prox == ProxMode::kEwma;

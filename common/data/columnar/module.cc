@@ -14,8 +14,10 @@
 namespace sluice::columnar {
 namespace {
 
-// Rows are converted so many at a time.
-constexpr int64_t kBatchRows = 1024;
+// Rows are decoded so many at a time.
+constexpr int64_t kBatchRows = 64;
+// Most memory of the libraries. A small file can hold many rows that all refer to one large text.
+constexpr int64_t kMostMemory = int64_t{2} << 30;
 
 void TellNames(const arrow::Schema& schema, const ColumnarQuery& query) {
   if (query.names) query.names(schema.field_names());
@@ -30,14 +32,17 @@ std::vector<int> WantedFields(const arrow::Schema& schema, const ColumnarQuery& 
   return wanted;
 }
 
-// Passes the rows of a batch on. Sets *more to whether others are wanted.
+// Passes the rows of a batch on. Sets *more to whether others are wanted. The batch is checked
+// first: the decoders trust the indices and offsets of a file.
 arrow::Status TakeRows(const arrow::RecordBatch& batch, const std::vector<int>& columns,
                        const ColumnarQuery& query, bool* more) {
+  ARROW_RETURN_NOT_OK(batch.ValidateFull());
   for (int64_t row = 0; row < batch.num_rows(); ++row) {
     nlohmann::json object = nlohmann::json::object();
     for (const int column : columns) {
       const std::string& name = batch.schema()->field(column)->name();
-      const arrow::Result<nlohmann::json> value = ValueAt(*batch.column(column), row);
+      int64_t room = kMostRowBytes;
+      const arrow::Result<nlohmann::json> value = ValueAt(*batch.column(column), row, &room);
       if (!value.ok()) {
         return arrow::Status::Invalid("column \"", name, "\": ", value.status().message());
       }
@@ -50,12 +55,13 @@ arrow::Status TakeRows(const arrow::RecordBatch& batch, const std::vector<int>& 
 }
 
 arrow::Status ReadParquet(const std::shared_ptr<arrow::io::RandomAccessFile>& file,
-                          const ColumnarQuery& query) {
+                          const ColumnarQuery& query, arrow::MemoryPool* pool) {
   parquet::arrow::FileReaderBuilder builder;
-  ARROW_RETURN_NOT_OK(builder.Open(file));
+  ARROW_RETURN_NOT_OK(builder.Open(file, parquet::ReaderProperties(pool)));
   parquet::ArrowReaderProperties properties;
   properties.set_batch_size(kBatchRows);
-  builder.properties(properties);
+  properties.set_pre_buffer(false);  // It would read whole row groups ahead.
+  builder.properties(properties)->memory_pool(pool);
   std::unique_ptr<parquet::arrow::FileReader> reader;
   ARROW_RETURN_NOT_OK(builder.Build(&reader));
   std::shared_ptr<arrow::Schema> schema;
@@ -84,13 +90,14 @@ arrow::Status ReadParquet(const std::shared_ptr<arrow::io::RandomAccessFile>& fi
 
 // Hugging Face datasets write streams; other tools also write files, whose batches have an index.
 arrow::Status ReadArrow(const std::shared_ptr<arrow::io::RandomAccessFile>& file,
-                        const ColumnarQuery& query) {
+                        const ColumnarQuery& query, arrow::MemoryPool* pool) {
   bool more = true;
+  arrow::ipc::IpcReadOptions options;
+  options.memory_pool = pool;
   const auto take = [&](const arrow::RecordBatch& batch) {
-    ARROW_RETURN_NOT_OK(batch.ValidateFull());
     return TakeRows(batch, WantedFields(*batch.schema(), query), query, &more);
   };
-  if (const auto indexed = arrow::ipc::RecordBatchFileReader::Open(file); indexed.ok()) {
+  if (const auto indexed = arrow::ipc::RecordBatchFileReader::Open(file, options); indexed.ok()) {
     TellNames(*(*indexed)->schema(), query);
     for (int i = 0; more && i < (*indexed)->num_record_batches(); ++i) {
       ARROW_ASSIGN_OR_RAISE(const auto batch, (*indexed)->ReadRecordBatch(i));
@@ -99,7 +106,8 @@ arrow::Status ReadArrow(const std::shared_ptr<arrow::io::RandomAccessFile>& file
     return arrow::Status::OK();
   }
   ARROW_RETURN_NOT_OK(file->Seek(0));
-  ARROW_ASSIGN_OR_RAISE(const auto stream, arrow::ipc::RecordBatchStreamReader::Open(file));
+  ARROW_ASSIGN_OR_RAISE(const auto stream,
+                        arrow::ipc::RecordBatchStreamReader::Open(file, options));
   TellNames(*stream->schema(), query);
   while (more) {
     std::shared_ptr<arrow::RecordBatch> batch;
@@ -111,10 +119,11 @@ arrow::Status ReadArrow(const std::shared_ptr<arrow::io::RandomAccessFile>& file
 }
 
 arrow::Status Read(const ColumnarQuery& query) {
+  arrow::CappedMemoryPool pool(arrow::default_memory_pool(), kMostMemory);
   ARROW_ASSIGN_OR_RAISE(const std::shared_ptr<arrow::io::RandomAccessFile> file,
-                        arrow::io::ReadableFile::Open(query.path));
-  return query.format == ColumnarFormat::kParquet ? ReadParquet(file, query)
-                                                  : ReadArrow(file, query);
+                        arrow::io::ReadableFile::Open(query.fd, &pool));
+  return query.format == ColumnarFormat::kParquet ? ReadParquet(file, query, &pool)
+                                                  : ReadArrow(file, query, &pool);
 }
 
 }  // namespace

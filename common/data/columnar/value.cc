@@ -11,7 +11,14 @@ namespace {
 
 using nlohmann::json;
 
-arrow::Result<json> Text(std::string_view text) {
+arrow::Status Take(int64_t bytes, int64_t* room) {
+  *room -= bytes;
+  return *room >= 0 ? arrow::Status::OK()
+                    : arrow::Status::Invalid("a value takes more than ", kMostRowBytes, " bytes");
+}
+
+arrow::Result<json> Text(std::string_view text, int64_t* room) {
+  ARROW_RETURN_NOT_OK(Take(static_cast<int64_t>(text.size()), room));
   if (!arrow::util::ValidateUTF8(text)) return arrow::Status::Invalid("a text is not UTF-8");
   return json(std::string(text));
 }
@@ -22,19 +29,20 @@ arrow::Result<json> Number(double value) {
 }
 
 // The elements [begin, begin + count) of `values`.
-arrow::Result<json> ListOf(const arrow::Array& values, int64_t begin, int64_t count) {
+arrow::Result<json> ListOf(const arrow::Array& values, int64_t begin, int64_t count,
+                           int64_t* room) {
   json list = json::array();
   for (int64_t i = begin; i < begin + count; ++i) {
-    ARROW_ASSIGN_OR_RAISE(json value, ValueAt(values, i));
+    ARROW_ASSIGN_OR_RAISE(json value, ValueAt(values, i, room));
     list.push_back(std::move(value));
   }
   return list;
 }
 
 template <typename List>
-arrow::Result<json> ListAt(const arrow::Array& array, int64_t i) {
+arrow::Result<json> ListAt(const arrow::Array& array, int64_t i, int64_t* room) {
   const auto& list = static_cast<const List&>(array);
-  return ListOf(*list.values(), list.value_offset(i), list.value_length(i));
+  return ListOf(*list.values(), list.value_offset(i), list.value_length(i), room);
 }
 
 template <typename Array>
@@ -46,21 +54,22 @@ std::string_view ViewAt(const arrow::Array& array, int64_t i) {
   return static_cast<const Array&>(array).GetView(i);
 }
 
-arrow::Result<json> StructAt(const arrow::Array& array, int64_t i) {
+arrow::Result<json> StructAt(const arrow::Array& array, int64_t i, int64_t* room) {
   const auto& row = static_cast<const arrow::StructArray&>(array);
   json object = json::object();
   for (int field = 0; field < row.num_fields(); ++field) {
-    ARROW_ASSIGN_OR_RAISE(object[row.type()->field(field)->name()], ValueAt(*row.field(field), i));
+    ARROW_ASSIGN_OR_RAISE(object[row.type()->field(field)->name()],
+                          ValueAt(*row.field(field), i, room));
   }
   return object;
 }
 
 // A map from texts is an object; another one is a list of pairs.
-arrow::Result<json> MapAt(const arrow::Array& array, int64_t i) {
+arrow::Result<json> MapAt(const arrow::Array& array, int64_t i, int64_t* room) {
   const auto& map = static_cast<const arrow::MapArray&>(array);
   const int64_t begin = map.value_offset(i), count = map.value_length(i);
-  ARROW_ASSIGN_OR_RAISE(const json keys, ListOf(*map.keys(), begin, count));
-  ARROW_ASSIGN_OR_RAISE(const json items, ListOf(*map.items(), begin, count));
+  ARROW_ASSIGN_OR_RAISE(const json keys, ListOf(*map.keys(), begin, count, room));
+  ARROW_ASSIGN_OR_RAISE(const json items, ListOf(*map.items(), begin, count, room));
   const bool texts = map.map_type()->key_type()->id() == arrow::Type::STRING;
   json out = texts ? json::object() : json::array();
   for (size_t at = 0; at < keys.size(); ++at) {
@@ -72,7 +81,8 @@ arrow::Result<json> MapAt(const arrow::Array& array, int64_t i) {
 
 }  // namespace
 
-arrow::Result<json> ValueAt(const arrow::Array& array, int64_t i) {
+arrow::Result<json> ValueAt(const arrow::Array& array, int64_t i, int64_t* room) {
+  ARROW_RETURN_NOT_OK(Take(8, room));
   if (array.IsNull(i)) return json();
   using arrow::Type;
   switch (array.type_id()) {
@@ -90,22 +100,22 @@ arrow::Result<json> ValueAt(const arrow::Array& array, int64_t i) {
       return Number(arrow::util::Float16::FromBits(At<arrow::HalfFloatArray>(array, i)).ToDouble());
     case Type::FLOAT: return Number(At<arrow::FloatArray>(array, i));
     case Type::DOUBLE: return Number(At<arrow::DoubleArray>(array, i));
-    case Type::STRING: return Text(ViewAt<arrow::StringArray>(array, i));
-    case Type::LARGE_STRING: return Text(ViewAt<arrow::LargeStringArray>(array, i));
-    case Type::STRING_VIEW: return Text(ViewAt<arrow::StringViewArray>(array, i));
-    case Type::LIST: return ListAt<arrow::ListArray>(array, i);
-    case Type::LARGE_LIST: return ListAt<arrow::LargeListArray>(array, i);
-    case Type::FIXED_SIZE_LIST: return ListAt<arrow::FixedSizeListArray>(array, i);
-    case Type::LIST_VIEW: return ListAt<arrow::ListViewArray>(array, i);
-    case Type::LARGE_LIST_VIEW: return ListAt<arrow::LargeListViewArray>(array, i);
-    case Type::MAP: return MapAt(array, i);
-    case Type::STRUCT: return StructAt(array, i);
+    case Type::STRING: return Text(ViewAt<arrow::StringArray>(array, i), room);
+    case Type::LARGE_STRING: return Text(ViewAt<arrow::LargeStringArray>(array, i), room);
+    case Type::STRING_VIEW: return Text(ViewAt<arrow::StringViewArray>(array, i), room);
+    case Type::LIST: return ListAt<arrow::ListArray>(array, i, room);
+    case Type::LARGE_LIST: return ListAt<arrow::LargeListArray>(array, i, room);
+    case Type::FIXED_SIZE_LIST: return ListAt<arrow::FixedSizeListArray>(array, i, room);
+    case Type::LIST_VIEW: return ListAt<arrow::ListViewArray>(array, i, room);
+    case Type::LARGE_LIST_VIEW: return ListAt<arrow::LargeListViewArray>(array, i, room);
+    case Type::MAP: return MapAt(array, i, room);
+    case Type::STRUCT: return StructAt(array, i, room);
     case Type::DICTIONARY: {
       const auto& encoded = static_cast<const arrow::DictionaryArray&>(array);
-      return ValueAt(*encoded.dictionary(), encoded.GetValueIndex(i));
+      return ValueAt(*encoded.dictionary(), encoded.GetValueIndex(i), room);
     }
     case Type::EXTENSION:
-      return ValueAt(*static_cast<const arrow::ExtensionArray&>(array).storage(), i);
+      return ValueAt(*static_cast<const arrow::ExtensionArray&>(array).storage(), i, room);
     case Type::DATE32:
     case Type::DATE64:
     case Type::TIMESTAMP:
@@ -116,7 +126,7 @@ arrow::Result<json> ValueAt(const arrow::Array& array, int64_t i) {
     case Type::DECIMAL128:
     case Type::DECIMAL256: {
       ARROW_ASSIGN_OR_RAISE(const auto scalar, array.GetScalar(i));
-      return Text(scalar->ToString());
+      return Text(scalar->ToString(), room);
     }
     default:
       return arrow::Status::Invalid("its type ", array.type()->ToString(), " has no form in JSON");

@@ -203,6 +203,7 @@ absl::StatusOr<TokenScores> ContextParallel::MakeForward(absl::string_view messa
       scores.entropy.mutable_data_ptr<float>()[row.index] = row.entropy;
     }
   }
+  ++passes_;
   if (with_gradients != 0) pass_ = std::move(pass);
   return scores;
 }

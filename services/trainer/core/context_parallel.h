@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -40,6 +41,9 @@ class ContextParallel {
   // find equal weights on all ranks.
   std::unique_ptr<TrainModel> Wrap(std::unique_ptr<TrainModel> model);
 
+  // Number of forward passes that the ranks have made together since the last call.
+  int64_t TakePasses() { return std::exchange(passes_, 0); }
+
  private:
   class Wrapped;
   // A forward pass that all ranks have made, up to its backward pass.
@@ -73,6 +77,7 @@ class ContextParallel {
   Optimizer* optimizer_ = nullptr;
   std::vector<TrainModel*> models_;  // Those that Wrap() got.
   Pass pass_;
+  int64_t passes_ = 0;
 };
 
 }  // namespace sluice::trainer

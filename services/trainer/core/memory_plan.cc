@@ -45,11 +45,11 @@ uint64_t LayerBytesPerToken(const ModelConfig& config) {
 }
 
 // Bytes a token of a sequence that is computed in parts: keys, values and their gradients, seven
-// arrays in which attention's backward pass has them by head, a layer's output with the gradients
-// of that and of its input, and what the output head keeps.
+// arrays in which attention's backward pass has them by head and two that wait to be added, a
+// layer's output with the gradients of that and of its input, and what the output head keeps.
 uint64_t CarriedBytesPerToken(const ModelConfig& config) {
   return static_cast<uint64_t>(
-      4 * ((4 + 7) * config.num_kv_heads * config.head_dim + (3 + 2) * config.hidden_size));
+      4 * ((4 + 7 + 2) * config.num_kv_heads * config.head_dim + (3 + 2) * config.hidden_size));
 }
 
 }  // namespace
@@ -175,8 +175,15 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
                        : 0;
   }
   const uint64_t whole = whole_tokens * (kept + kept / layers);
-  // If all micro-batches keep all and no sequence is longer, nothing is computed again.
-  if (whole > again || (whole_tokens == part && carried_tokens == 0)) {
+  if (shares && in.shard >= Shard::kGradients) {
+    // A rank waits for the others before its backward pass, and may take part in their long
+    // sequences meanwhile.
+    add("activations", whole + again,
+        absl::StrCat(whole_tokens, " tokens, all of ", layers, " layers, and beside them at most ",
+                     own_tokens, " of a sequence of ", tokens,
+                     " that the ranks share, the inputs of all layers"));
+  } else if (whole > again || (whole_tokens == part && carried_tokens == 0)) {
+    // If all micro-batches keep all and no sequence is longer, nothing is computed again.
     add("activations", whole, absl::StrCat(whole_tokens, " tokens, all of ", layers, " layers"));
   } else {
     add("activations", again,

@@ -19,6 +19,11 @@ int GradientBuffers(const Settings& settings, const Rules& rules) {
   return 1 + (HasSeparateTerms(settings, rules) ? 1 : 0) + (rules.advantage.min_variance ? 2 : 0);
 }
 
+bool SharesLongSequences(const Rules& rules) {
+  return !NeedsCritic(rules.advantage) && rules.loss.router_balance == 0 &&
+         rules.loss.distill.kind != DistillKind::kFull && rules.loss.prox != ProxMode::kExact;
+}
+
 absl::StatusOr<Rules> ResolveRules(const Settings& settings) {
   Rules rules;
   rules.loss.router_balance = settings.algorithm.loss.router_balance;

@@ -43,6 +43,11 @@ int KeptVersions(const Settings& settings, const Rules& rules);
 // answers of a group under the baseline of minimum variance.
 int GradientBuffers(const Settings& settings, const Rules& rules);
 
+// Whether the ranks can share all passes of a long sequence (Settings::context). A critic, a
+// teacher over the whole vocabulary, the balance of experts and older versions have passes that the
+// owner of the sequence makes alone.
+bool SharesLongSequences(const Rules& rules);
+
 // INVALID_ARGUMENT: a name is in no registry; the message lists the known ones.
 absl::StatusOr<Rules> ResolveRules(const Settings& settings);
 

@@ -2,11 +2,13 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/collective/collective.h"
@@ -48,14 +50,16 @@ class Trainer::Impl {
       : settings_(settings),
         rules_(rules),
         clock_(clock),
-        ranks_(collective, settings.context ? int64_t{settings.micro_batch_tokens} : 0),
+        ranks_(collective, settings.context && SharesLongSequences(rules)
+                               ? int64_t{settings.micro_batch_tokens}
+                               : 0),
         context_(collective == nullptr || !settings.context
                      ? nullptr
                      : std::make_unique<ContextParallel>(&ranks_)),
         model_(WithContext(std::move(model))),
         reference_(WithContext(std::move(reference))),
         average_(WithContext(std::move(average))),
-        teacher_(std::move(teacher)),
+        teacher_(WithContext(std::move(teacher))),
         past_(std::move(past)),
         history_(static_cast<size_t>(KeptVersions(settings, rules)), settings.dtype),
         critic_(critic == nullptr
@@ -482,6 +486,8 @@ void Trainer::Impl::FillResult(const BatchStep& step, StepResult* result) const 
     result->metrics["reward_kl"] = sequences.reward_kl();
     result->metrics["reward_kl_coef"] = rules_.reward_kl;
   }
+  if (context_ != nullptr)
+    result->metrics["context_passes"] = static_cast<double>(context_->TakePasses());
   const UpdateSums& sums = step.sums();
   if (sums.tokens > 0 && sums.finite()) {
     const double tokens = static_cast<double>(sums.tokens);
@@ -498,7 +504,24 @@ void Trainer::Impl::FillResult(const BatchStep& step, StepResult* result) const 
   }
 }
 
-absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& settings,
+namespace {
+// Each rank has fitted the tokens of a micro-batch to its own memory. Which sequences the ranks
+// compute together, and in which parts, follows from them, so all take the smallest.
+absl::Status AgreeOnMicroBatches(Collective* collective, Settings* settings) {
+  if (collective == nullptr) return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                          collective->Gather(absl::StrCat(settings->micro_batch_tokens)));
+  for (const std::string& one : all) {
+    uint32_t tokens = 0;
+    if (!absl::SimpleAtoi(one, &tokens) || tokens == 0)
+      return absl::InternalError(absl::StrCat("a rank has micro-batches of \"", one, "\" tokens"));
+    settings->micro_batch_tokens = std::min(settings->micro_batch_tokens, tokens);
+  }
+  return absl::OkStatus();
+}
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Settings settings,
                                                          const ModelConfig& config, Clock* clock,
                                                          Collective* collective,
                                                          std::shared_ptr<Collective> snapshots,
@@ -510,6 +533,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& setting
         absl::StrCat("algorithm.loss.router_balance is ", rules.loss.router_balance,
                      ", but the model has no experts whose load could be balanced; use 0"));
   }
+  SLUICE_RETURN_IF_ERROR(AgreeOnMicroBatches(collective, &settings));
   const bool lent = collective != nullptr && settings.shard == Shard::kParameters;
   // Models that are only read keep nothing for a backward pass.
   const ActivationMemory read{.part_tokens = settings.micro_batch_tokens},

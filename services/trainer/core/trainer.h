@@ -56,10 +56,10 @@ class Trainer {
   // settings.teacher; it must have the vocabulary of the model.
   // INVALID_ARGUMENT: Validate() refuses the settings.
   // UNIMPLEMENTED: models of this architecture cannot be trained.
+  // Of settings.micro_batch_tokens the ranks take the smallest that one of them has.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(
-      const Settings& settings, const ModelConfig& config, Clock* clock,
-      Collective* collective = nullptr, std::shared_ptr<Collective> snapshots = nullptr,
-      const ModelConfig* teacher = nullptr);
+      Settings settings, const ModelConfig& config, Clock* clock, Collective* collective = nullptr,
+      std::shared_ptr<Collective> snapshots = nullptr, const ModelConfig* teacher = nullptr);
   ~Trainer();
 
   // Of ranks other than 0: does what rank 0 does, and returns when that has become impossible: with

@@ -118,6 +118,7 @@ def main():
         help="only print the table of the rows that are there",
     )
     options = parser.parse_args()
+    failed = 0
     if not options.table:
         done = {
             (r["preset"], r["staleness"], r["seed"])
@@ -134,14 +135,17 @@ def main():
                         row = run_cell(options, preset, staleness, seed)
                     except RuntimeError as error:
                         print(error, file=sys.stderr)
+                        failed += 1
                         continue
                     with options.out.open("a") as out:
                         out.write(json.dumps(row) + "\n")
                     reward, seconds = row["figures"]["reward_last"], time.monotonic() - start
                     cell = f"{preset}, staleness {staleness}, seed {seed}"
                     print(f"{cell}: reward {reward:.3f} in {seconds:.0f} s", file=sys.stderr)
-    print_table(read_rows(options.out))
+    rows = [row for row in read_rows(options.out) if row["steps"] == options.steps]
+    print_table(rows)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

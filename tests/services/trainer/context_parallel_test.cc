@@ -114,6 +114,53 @@ TEST_P(ContextParallelTest, T19StreamedGroupsAreSharedAsTheyCome) {
   EXPECT_LE(MaxDifference(*alone->Weights(), *group->Weights()), 1e-6);
 }
 
+// Of four answers, two are longer than a micro-batch. The reference scores them too.
+TEST_P(ContextParallelTest, OnlyLongSequencesAreSharedAndThoseOfAllModels) {
+  const auto batch = [](int64_t k) {
+    std::vector<Group> groups = UnequalBatch(1, k, 1);
+    groups[0].members.resize(2);
+    groups.push_back(groups[0]);
+    groups[1].id.bytes[0] ^= 1;
+    for (Group& group : groups) {
+      Trajectory& t = group.members[0];
+      t.tokens.insert(t.tokens.end(), 20, 3);
+      t.mask.insert(t.mask.end(), 20, 1);
+      t.logprobs.insert(t.logprobs.end(), 20, -1.0f);
+      t.versions.insert(t.versions.end(), 20, k);
+      t.turns.clear();
+    }
+    return groups;
+  };
+  for (const bool reference : {false, true}) {
+    Settings settings = ContextSettings();
+    settings.shard = GetParam();
+    settings.reference = reference;
+    settings.algorithm.loss.kl = reference ? 0.1 : 0;
+    RankGroup group(2, model_.config, settings);
+    Load(*group, settings);
+    const StepResult result = Run(*group, 0, batch(0));
+    EXPECT_EQ(result.metrics.at("context_passes"), reference ? 4 : 2);
+  }
+}
+
+// The ranks have unequal memory, and have fitted their micro-batches to it.
+TEST_P(ContextParallelTest, TheRanksTakeTheSmallestMicroBatchThatOneOfThemHas) {
+  Settings settings = ContextSettings();
+  settings.shard = GetParam();
+  const std::unique_ptr<Trainer> alone = Make(settings);
+  RankGroup group(3, model_.config, [&](int rank) {
+    Settings own = settings;
+    own.micro_batch_tokens += 5 * ((rank + 1) % 3);
+    return own;
+  });
+  Load(*group, settings);
+  for (int64_t k = 0; k < 3; ++k) {
+    const std::vector<Group> batch = Lengthen(UnequalBatch(40 + k, k, 6), k);
+    EXPECT_NEAR(Run(*group, k, batch).loss, Run(*alone, k, batch).loss, 1e-5);
+  }
+  EXPECT_LE(MaxDifference(*alone->Weights(), *group->Weights()), 1e-6);
+}
+
 // A rank that has none of the rows to score in its parts takes part all the same.
 TEST_P(ContextParallelTest, T19OneTrainedTokenBehindALongPromptIsEnough) {
   Settings settings = ContextSettings();

@@ -121,6 +121,21 @@ TEST(MemoryPlanTest, WhatRanksShareOutIsInMemoryWhileAPassIsInItsLayer) {
   EXPECT_EQ(BytesOf(all, "average"), kAll);
 }
 
+TEST(MemoryPlanTest, RanksThatShareALongSequenceKeepTheirPartsOfIt) {
+  MemoryPlanInput in = LargeInput();
+  in.recompute = Recompute::kLayer;
+  in.micro_batch_tokens = 1024;
+  in.longest = 65536;
+  in.ranks = 8;
+  const uint64_t alone = BytesOf(PlanMemory(in), "activations");
+  in.context = true;
+  const uint64_t shared = BytesOf(PlanMemory(in), "activations");
+  // The inputs of 28 layers of width 1024: an eighth, and half as much more if the parts are few.
+  EXPECT_EQ(alone - shared, uint64_t{4} * 28 * 1024 * (65536 - (8192 + 4096)));
+  in.ranks = 1;
+  EXPECT_EQ(BytesOf(PlanMemory(in), "activations"), alone);
+}
+
 TEST(MemoryPlanTest, ACriticTakesAModelWithGradientsAndMoments) {
   for (const bool tied : {true, false}) {
     MemoryPlanInput in = LargeInput();
@@ -168,7 +183,7 @@ TEST(MemoryPlanTest, ASequenceAboveTheMicroBatchIsPlannedInParts) {
     in.longest = longest;
     return BytesOf(PlanMemory(in), "activations");
   };
-  constexpr uint64_t kInputs = 28 * 1024 * 4, kCarried = 4 * (11 * 8 * 128 + 5 * 1024);
+  constexpr uint64_t kInputs = 28 * 1024 * 4, kCarried = 4 * (13 * 8 * 128 + 5 * 1024);
   EXPECT_EQ(activations(16384) - activations(2048), (16384 - 2048) * kInputs + 16384 * kCarried);
   EXPECT_EQ(activations(32768) - activations(16384), 16384 * (kInputs + kCarried));
 

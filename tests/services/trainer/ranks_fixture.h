@@ -42,7 +42,8 @@ class RanksTest : public TrainerTest {
     RankGroup group(world, model_.config, settings, &teacher_config_);
     Load(*group, settings);
     for (int64_t k = 0; k < steps; ++k) {
-      const StepResult expected = Run(**alone, k, batch(k)), result = Run(*group, k, batch(k));
+      const StepResult expected = Run(**alone, k, batch(k));
+      StepResult result = Run(*group, k, batch(k));
       EXPECT_EQ(result.skipped, expected.skipped);
       EXPECT_EQ(result.tokens, expected.tokens);
       EXPECT_EQ(result.staleness, expected.staleness);
@@ -52,6 +53,7 @@ class RanksTest : public TrainerTest {
       // A prompt that the answers of a group share is computed once for each micro-batch, and how
       // these are divided depends on the ranks.
       EXPECT_NEAR(result.flops, expected.flops, settings.context ? 0.05 * expected.flops : 1e-3);
+      result.metrics.erase("context_passes");
       ASSERT_EQ(result.metrics.size(), expected.metrics.size());
       for (const auto& [name, value] : expected.metrics)
         EXPECT_NEAR(result.metrics.at(name), value, 1e-3 * (1 + std::abs(value))) << name;
