@@ -91,8 +91,8 @@ class CodeSandboxes {
   uint64_t reserved_ ABSL_GUARDED_BY(mu_) = 0;  // Bytes of memory, of those that run.
 };
 
-// Runs the programs of one job. Each gets a sandbox of its own, which is used once. A thread sets up
-// some ahead of time and ends those that were used, so that programs wait for neither.
+// Runs the programs of one job. Each gets a sandbox of its own, which is used once. A thread sets
+// some up ahead of time and ends those that were used, so that programs wait for neither.
 //
 // Thread-safe.
 class CodeRunner {
