@@ -91,8 +91,8 @@ class CodeSandboxes {
   uint64_t reserved_ ABSL_GUARDED_BY(mu_) = 0;  // Bytes of memory, of those that run.
 };
 
-// Runs the programs of one job. Each program gets a sandbox of its own, which is used once; some are
-// set up ahead of time by a thread, so that programs need not wait for that, and it ends them after.
+// Runs the programs of one job. Each gets a sandbox of its own, which is used once. A thread sets
+// some up ahead of time and ends those that were used, so that programs wait for neither.
 //
 // Thread-safe.
 class CodeRunner {

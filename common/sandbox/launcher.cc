@@ -131,7 +131,7 @@ void Launcher::ReturnSlot(std::unique_ptr<Slot> slot, bool empty) {
     return;
   }
   ++retired_;
-  // The slot keeps its number for as long as this process lives, because something still runs in it.
+  // The slot keeps its number for as long as this process lives, as something still runs in it.
   (void)slot.release();
   log::Error("sandbox_given_up",
              {{"message", "a process in a sandbox did not end within a second of SIGKILL"},

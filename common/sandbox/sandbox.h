@@ -39,7 +39,8 @@ struct Limits {
   uint64_t box_bytes = 64ull << 20;  // Of all files in the working folder.
 };
 
-// A file or folder that the program can read at the path `to`. In T1b both paths are equal.
+// A file or folder that the program can read at the path `to`, if all users can read `from`. In T1b
+// both paths are equal.
 struct Bind {
   std::string from, to;
 };

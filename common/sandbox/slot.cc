@@ -14,6 +14,8 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/sandbox/bubblewrap.h"
@@ -166,7 +168,7 @@ Slot::~Slot() {
 absl::Status Slot::Prepare() {
   if (IsRoot() && tier_ != Tier::kUnsafe) {
     user_ = kFirstUser + number_;
-    if (!KillAllOf(*user_)) {
+    if (KillAllOf(*user_) == Left::kProcesses) {
       return absl::FailedPreconditionError(absl::StrCat("processes of user ", *user_,
                                                         " do not end, or this process may not "
                                                         "change its user"));
@@ -266,8 +268,24 @@ absl::StatusOr<SpawnPlan> Slot::Plan(const Command& command, const std::string& 
   return plan;
 }
 
+absl::Status Slot::AwaitNoZombies() {
+  const absl::Duration end = Clock::Real()->Monotonic() + absl::Milliseconds(5 * kWaitMs);
+  while (left_ != Left::kNothing) {
+    if (Clock::Real()->Monotonic() >= end) {
+      return absl::UnavailableError(
+          absl::StrCat("processes of user ", *user_,
+                       " have ended, but the first process of this machine or "
+                       "container takes no notice; use one that does, such as tini"));
+    }
+    absl::SleepFor(absl::Milliseconds(10));
+    left_ = FindProcessesOf(*user_);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Spawned> Slot::Start(const Command& command, const std::string& bubblewrap,
                                     const int (&stdio)[3]) {
+  SLUICE_RETURN_IF_ERROR(AwaitNoZombies());
   Fd passed, landlock;
   SLUICE_ASSIGN_OR_RETURN(const SpawnPlan plan,
                           Plan(command, bubblewrap, stdio, &passed, &landlock));
@@ -293,7 +311,10 @@ bool Slot::Clear(pid_t pid, int pidfd) {
   empty = poll(&wait, 1, kWaitMs) == 1 && empty;
   waitpid(pid, nullptr, WNOHANG);
   // In T1 the user has no process outside of the cgroup.
-  if (tier_ == Tier::kLandlock) empty = KillAllOf(*user_) && empty;
+  if (tier_ == Tier::kLandlock) {
+    left_ = KillAllOf(*user_);
+    empty = left_ != Left::kProcesses && empty;
+  }
   if (tier_ != Tier::kNamespaces) RemoveFolder(box_);
   return empty;
 }

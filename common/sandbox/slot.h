@@ -38,6 +38,8 @@ class Slot {
  private:
   Slot(Tier tier, uint32_t number, std::string folder, Fd lock);
   absl::Status Prepare();
+  // Zombies of the last program would leave the next one fewer processes than its limit.
+  absl::Status AwaitNoZombies();
   // Mounts an empty folder of `bytes` for the program.
   absl::Status MakeBox(uint64_t bytes);
   absl::StatusOr<SpawnPlan> Plan(const Command& command, const std::string& bubblewrap,
@@ -53,6 +55,7 @@ class Slot {
   std::optional<uid_t> user_;
   std::unique_ptr<Cgroup> cgroup_;  // T1.
   std::string box_;                 // T1b and none.
+  Left left_ = Left::kNothing;      // T1b: of the last program.
 
   Mutex mu_;
   CondVar changed_;

@@ -176,26 +176,6 @@ bool KillOnceAs(uid_t user) {
          WEXITSTATUS(status) == 0;
 }
 
-// Whether a process of `user` runs. Those that have ended do not count. They wait for their parent,
-// which is this process if they are orphans and this is the first process of a container.
-bool HasLiveProcess(uid_t user) {
-  const absl::StatusOr<std::vector<std::string>> names = ListDir("/proc");
-  if (!names.ok()) return true;
-  const std::string of_user = absl::StrCat("\nUid:\t", user, "\t");
-  for (const std::string& name : *names) {
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream file(absl::StrCat("/proc/", name, "/status"));
-    std::stringstream text;
-    text << file.rdbuf();
-    const std::string status = text.str();
-    if (!absl::StrContains(status, of_user)) continue;
-    if (!absl::StrContains(status, "\nState:\tZ") && !absl::StrContains(status, "\nState:\tX"))
-      return true;
-    (void)waitpid(static_cast<pid_t>(std::stol(name)), nullptr, WNOHANG);
-  }
-  return false;
-}
-
 }  // namespace
 
 absl::StatusOr<Spawned> Spawn(const SpawnPlan& plan) {
@@ -232,13 +212,35 @@ absl::StatusOr<Spawned> Spawn(const SpawnPlan& plan) {
                                              ": ", std::strerror(failure.error)));
 }
 
-bool KillAllOf(uid_t user) {
+Left FindProcessesOf(uid_t user) {
+  const absl::StatusOr<std::vector<std::string>> names = ListDir("/proc");
+  if (!names.ok()) return Left::kProcesses;
+  const std::string of_user = absl::StrCat("\nUid:\t", user, "\t");
+  Left left = Left::kNothing;
+  for (const std::string& name : *names) {
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream file(absl::StrCat("/proc/", name, "/status"));
+    std::stringstream text;
+    text << file.rdbuf();
+    const std::string status = text.str();
+    if (!absl::StrContains(status, of_user)) continue;
+    const bool ended =
+        absl::StrContains(status, "\nState:\tZ") || absl::StrContains(status, "\nState:\tX");
+    if (!ended) return Left::kProcesses;
+    // They are this process's children if it is the first one of a container.
+    const pid_t pid = static_cast<pid_t>(std::stol(name));
+    if (waitpid(pid, nullptr, WNOHANG) != pid) left = Left::kZombies;
+  }
+  return left;
+}
+
+Left KillAllOf(uid_t user) {
   SLUICE_CHECK(user != 0);
   const absl::Duration end = Clock::Real()->Monotonic() + absl::Seconds(1);
   while (true) {
-    if (!KillOnceAs(user)) return false;
-    if (!HasLiveProcess(user)) return true;
-    if (Clock::Real()->Monotonic() >= end) return false;
+    if (!KillOnceAs(user)) return Left::kProcesses;
+    const Left left = FindProcessesOf(user);
+    if (left != Left::kProcesses || Clock::Real()->Monotonic() >= end) return left;
     absl::SleepFor(absl::Milliseconds(1));
   }
 }

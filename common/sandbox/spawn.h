@@ -39,8 +39,16 @@ struct Spawned {
 // UNAVAILABLE: a step failed; the message names it.
 absl::StatusOr<Spawned> Spawn(const SpawnPlan& plan);
 
-// Kills every process of a user, by a process of this user. Returns whether none is left, after at
-// most a second. `user` is not root, and no other user's processes are touched.
-bool KillAllOf(uid_t user);
+// What is left of a user's processes. Zombies have ended, but count for its RLIMIT_NPROC until
+// their parent takes notice.
+enum class Left { kNothing, kZombies, kProcesses };
+
+// Kills every process of a user, by a process of this user, and returns what is left after at most
+// a second: kProcesses also if this process may not change its user. `user` is not root, and no
+// other user's processes are touched.
+Left KillAllOf(uid_t user);
+
+// What is left now. Zombies that are children of this process are taken notice of.
+Left FindProcessesOf(uid_t user);
 
 }  // namespace sluice::sandbox

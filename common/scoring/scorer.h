@@ -82,8 +82,9 @@ class Scorer {
   // them.
   absl::Status CheckRow(const nlohmann::json& row, const std::string& data_source) const;
 
-  // Identifies the rules, their judges, the toolchains of rules that run programs, and the version of the verifiers (kVerifiersVersion in
-  // scorer.cc): the first four bytes of a SHA-256 of all. Equal ones give equal generations.
+  // Identifies the rules, their judges, the toolchains if a rule runs programs, and the version of
+  // the verifiers (kVerifiersVersion in scorer.cc): the first four bytes of a SHA-256 of all. Equal
+  // ones give equal generations.
   uint32_t generation() const { return generation_; }
 
  private:

@@ -49,8 +49,8 @@ const std::vector<DoctorCheck>& DoctorChecks() {
   static const std::vector<DoctorCheck> all = [] {
     std::vector<DoctorCheck> checks;
     for (const std::vector<DoctorCheck>& group :
-         {HostChecks(), DiskChecks(), NetChecks(), BuildChecks(), PkiChecks(), SandboxChecks(), JobChecks(),
-          FleetChecks()}) {
+         {HostChecks(), DiskChecks(), NetChecks(), BuildChecks(), PkiChecks(), SandboxChecks(),
+          JobChecks(), FleetChecks()}) {
       checks.insert(checks.end(), group.begin(), group.end());
     }
     return checks;
