@@ -15,7 +15,7 @@
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/cores/usable_cores.h"
-#include "tools/sluice/child.h"
+#include "common/base/child.h"
 #include "tools/sluice/fleet_tls.h"
 
 namespace sluice::cli {
