@@ -33,6 +33,7 @@ std::vector<Command> ReportCommands();      // job report
 std::vector<Command> LogsCommands();        // job logs
 std::vector<Command> QueueCommands();       // queue
 std::vector<Command> EvalCommands();        // eval
+std::vector<Command> RewardCommands();      // reward
 std::vector<Command> CkptCommands();        // ckpt
 std::vector<Command> LocalCommands();       // config, version
 std::vector<Command> PlanCommands();        // plan
