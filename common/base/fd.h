@@ -19,6 +19,8 @@ class Fd {
     return *this;
   }
   int get() const { return fd_; }
+  // Returns the descriptor, which the caller closes from now on; -1 if there is none.
+  int Release() { return std::exchange(fd_, -1); }
   bool valid() const { return fd_ >= 0; }
 
  private:

@@ -15,6 +15,7 @@
 #include "common/config/refused.h"
 #include "common/config/rules.h"
 #include "common/scoring/job_scorer.h"
+#include "common/verifiers/plugin_spec.h"
 #include "sluice/job/v1/job.pb.h"
 #include "sluice/rpc/v1/options.pb.h"
 
@@ -53,6 +54,16 @@ void VisitPaths(const job::v1::JobSpec& spec,
     if (path.empty() || absl::c_linear_search(rule.choices(), path)) return;
     visit(leaf.path, path, rule.written());
   });
+  for (int i = 0; i < spec.reward().rewards_size(); ++i) {
+    const job::v1::RewardEntry& entry = spec.reward().rewards(i);
+    absl::StatusOr<nlohmann::json> args = VerifierArgs(entry);
+    if (entry.verifier() != "plugin" || !args.ok()) continue;
+    VisitPluginPaths(&*args, [&](const std::string& name, std::string* path) {
+      // The interpreter is a program of the host, and no file of the job.
+      if (name != "python")
+        visit(absl::StrCat("reward.rewards.", i, ".args.", name), *path, /*written=*/false);
+    });
+  }
 }
 
 std::string SpecProblem::ToString() const {

@@ -20,6 +20,8 @@
 #include "common/data/dataset.h"
 #include "common/prompt/answers.h"
 #include "common/prompt/prompt.h"
+#include "common/scoring/job_scorer.h"
+#include "common/verifiers/plugin_spec.h"
 #include "common/verifiers/verifier.h"
 #include "sluice/job/v1/job.pb.h"
 
@@ -61,6 +63,7 @@ class FileChecker {
       CheckEvalDataset(i);
     }
 
+    CheckPluginFiles();
     const std::string& checkpoints = spec_.checkpoint().dir();
     if (IsThere(checkpoints) && !IsDirectory(checkpoints))
       check_.Add(12, "checkpoint.dir", ": ", checkpoints, " is not a directory");
@@ -83,6 +86,7 @@ class FileChecker {
   std::optional<ModelDir> ReadSecondModel(const std::string& key, const std::string& dir,
                                           bool head);
   void RefuseMissingFile(const std::string& key, const std::string& path);
+  void CheckPluginFiles();
   void CheckTemplateFile();
   void LoadRenderer();
   void CheckSource(int index);
@@ -221,6 +225,19 @@ void FileChecker::RefuseMissingFile(const std::string& key, const std::string& p
     check_.Add(12, key, ": ", path, " is not a file");
   } else if (must_exist_) {
     check_.Add(12, key, ": there is no file ", path);
+  }
+}
+
+void FileChecker::CheckPluginFiles() {
+  for (int i = 0; i < spec_.reward().rewards_size(); ++i) {
+    const job::v1::RewardEntry& entry = spec_.reward().rewards(i);
+    if (entry.verifier() != "plugin") continue;
+    const absl::StatusOr<nlohmann::json> args = VerifierArgs(entry);
+    SLUICE_CHECK(args.ok());  // CheckRules() has made the verifier before.
+    const absl::StatusOr<PluginSpec> plugin = ParsePluginSpec(*args);
+    SLUICE_CHECK(plugin.ok());
+    if (!IsFile(plugin->file))
+      RefuseMissingFile(absl::StrCat("reward.rewards.", i, ".args"), plugin->file);
   }
 }
 

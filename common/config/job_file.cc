@@ -1,5 +1,7 @@
 #include "common/config/job_file.h"
 
+#include <google/protobuf/util/json_util.h>
+
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +17,8 @@
 #include "common/config/check.h"
 #include "common/config/rules.h"
 #include "common/config/yaml_tree.h"
+#include "common/scoring/job_scorer.h"
+#include "common/verifiers/plugin_spec.h"
 #include "sluice/job/v1/job.pb.h"
 
 namespace sluice {
@@ -114,6 +118,27 @@ void AddWithPlaces(const std::vector<SpecProblem>& found, const Binder& binder,
   }
 }
 
+// Relative paths in the args of plug-ins are resolved as those of other keys: against the folder of
+// the job file, or in a --set against the working folder.
+void ResolvePluginPaths(const std::filesystem::path& folder, const Binder& binder,
+                        job::v1::JobSpec* spec) {
+  for (int i = 0; i < spec->reward().rewards_size(); ++i) {
+    job::v1::RewardEntry& entry = *spec->mutable_reward()->mutable_rewards(i);
+    if (entry.verifier() != "plugin") continue;
+    absl::StatusOr<nlohmann::json> args = VerifierArgs(entry);
+    if (!args.ok()) continue;  // CheckJobSpec() reports it.
+
+    const bool set = binder.PlaceOf(absl::StrCat("reward.rewards.", i, ".args")).source > 0;
+    const std::filesystem::path base = set ? std::filesystem::current_path() : folder;
+    VisitPluginPaths(&*args, [&](const std::string&, std::string* path) {
+      *path = (base / *path).lexically_normal().string();
+    });
+    entry.mutable_args()->Clear();
+    const std::string text = args->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    SLUICE_CHECK(google::protobuf::util::JsonStringToMessage(text, entry.mutable_args()).ok());
+  }
+}
+
 JobFile FailedJobFile(const std::string& path, int number, std::string text) {
   JobFile file;
   file.problems.push_back({path, 0, 0, number, std::move(text)});
@@ -172,6 +197,7 @@ JobFile ParseJobFile(absl::string_view text, const std::string& path,
     BindPreset(PresetOf(root), &binder, file.spec.get());
     binder.Bind(root, file.spec.get(), "");
     SetDerivedValues(PresetOf(root), &binder, file.spec.get());
+    ResolvePluginPaths(absolute.parent_path(), binder, file.spec.get());
     // If a value could not be read, its default is in the spec, and rules across values would
     // report something that nobody wrote. Then check single values only.
     const SpecCheck check = problems.empty()

@@ -117,6 +117,10 @@ void CheckEval(const job::v1::JobSpec& spec, SpecProblems& check) {
                     name, "\" would be scored by the programs of reward ", entry.name(),
                     ", but rollouts score evaluations, and they have no sandboxes; limit that "
                     "reward to other sources by its when.data_source");
+      check.Require(entry.verifier() != "plugin" || !AppliesTo(entry, name), path + ".name", "\"",
+                    name, "\" would be scored by the plug-in of reward ", entry.name(),
+                    ", but rollouts score evaluations, and they run no plug-ins; limit that "
+                    "reward to other sources by its when.data_source");
     }
   }
 }
@@ -152,6 +156,10 @@ void CheckRewards(const job::v1::JobSpec& spec, SpecProblems& check) {
     const auto verifier = MakeVerifierOf(entry);
     if (!verifier.ok()) check.Add(10, path + ".args", ": ", verifier.status().message());
 
+    check.Require(entry.granularity() != "group" || entry.verifier() == "plugin",
+                  path + ".granularity", "is group, but the verifier ", entry.verifier(),
+                  " scores each answer by itself; leave it out, or use the verifier plugin");
+
     const auto& named = entry.when().data_source();
     scored.insert(named.begin(), named.end());
     if (named.empty()) scored.insert(sources.begin(), sources.end());
@@ -170,6 +178,11 @@ void CheckRewards(const job::v1::JobSpec& spec, SpecProblems& check) {
                   "has no entry that applies to the data source \"", source,
                   "\": none of its answers could be scored. Add one, or leave the source out");
   }
+  check.Require(!ScoresGroups(reward) || spec.queue().straggler().policy() != "shrink",
+                "queue.straggler.policy",
+                "is shrink, which accepts a group when some of its members are scored, but a "
+                "reward of granularity group is given only when all have answered; use wait, drop "
+                "or mask");
   check.Require(LearnsFromNoReward(spec) || !IsAlwaysZero(reward), "reward.rewards",
                 "gives 0 to every answer, because of weights of 0: nothing could be learned");
 }

@@ -29,15 +29,15 @@ absl::StatusOr<nlohmann::json> VerifierArgs(const job::v1::RewardEntry& entry) {
   return nlohmann::json::parse(text);
 }
 
-absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward, const JudgeAccess& judges,
-                                  const CodeAccess& code) {
+absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward, const ScorerServices& services) {
   std::vector<RewardRule> rules;
   for (const job::v1::RewardEntry& entry : reward.rewards()) {
     RewardRule rule{.name = entry.name(),
                     .verifier = entry.verifier(),
                     .weight = entry.weight(),
                     .gate = entry.gate(),
-                    .gate_fail = entry.gate_fail()};
+                    .gate_fail = entry.gate_fail(),
+                    .scores_groups = entry.granularity() == "group"};
     if (entry.has_timeout())
       rule.timeout =
           absl::Seconds(entry.timeout().seconds()) + absl::Nanoseconds(entry.timeout().nanos());
@@ -49,7 +49,7 @@ absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward, const JudgeAcce
   const Combine combine = reward.combine() == "product" ? Combine::kProduct
                           : reward.combine() == "min"   ? Combine::kMin
                                                         : Combine::kSum;
-  return Scorer::Make(std::move(rules), combine, judges, code);
+  return Scorer::Make(std::move(rules), combine, services);
 }
 
 std::set<std::string> JudgesOf(const job::v1::Reward& reward) {
@@ -69,7 +69,22 @@ bool RunsCode(const job::v1::Reward& reward) {
   });
 }
 
+std::vector<const job::v1::RewardEntry*> PluginsOf(const job::v1::Reward& reward) {
+  std::vector<const job::v1::RewardEntry*> plugins;
+  for (const job::v1::RewardEntry& entry : reward.rewards()) {
+    if (entry.verifier() == "plugin") plugins.push_back(&entry);
+  }
+  return plugins;
+}
+
+bool ScoresGroups(const job::v1::Reward& reward) {
+  return absl::c_any_of(reward.rewards(),
+                        [](const auto& entry) { return entry.granularity() == "group"; });
+}
+
 int LongestTimeouts(const job::v1::RewardEntry& entry) {
+  // A second call is made if the process ended during the first.
+  if (entry.verifier() == "plugin") return 4;
   if (entry.verifier() != "judge") return 1;
   const auto& args = entry.args().fields();
   const auto votes = args.find("votes");
@@ -83,7 +98,7 @@ bool GivesTokenRewards(const job::v1::Reward& reward) {
 }
 
 std::string TaskPoolOf(const job::v1::Reward& reward) {
-  if (!JudgesOf(reward).empty()) return "io";
+  if (!JudgesOf(reward).empty() || !PluginsOf(reward).empty()) return "io";
   return RunsCode(reward) ? "sandbox" : "cpu";
 }
 

@@ -2,6 +2,7 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/scoring/scorer.h"
@@ -19,9 +20,9 @@ absl::StatusOr<nlohmann::json> VerifierArgs(const job::v1::RewardEntry& entry);
 
 // Makes the scorer for the `reward` block of a job that CheckJobSpec() and CheckOnDaemon()
 // (common/config/check.h) accept. It does not notice what they refuse: an unknown `combine` counts
-// as a sum, and `granularity` is not read. Errors as Scorer::Make().
-absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward, const JudgeAccess& judges = {},
-                                  const CodeAccess& code = {});
+// as a sum. Errors as Scorer::Make().
+absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward,
+                                  const ScorerServices& services = {});
 
 // The names of the judges that the entries ask.
 std::set<std::string> JudgesOf(const job::v1::Reward& reward);
@@ -29,8 +30,14 @@ std::set<std::string> JudgesOf(const job::v1::Reward& reward);
 // Whether an entry runs programs of the policy.
 bool RunsCode(const job::v1::Reward& reward);
 
-// How many of its timeouts a try of this entry can take: a judge has one for each call, and one for
-// the wait before it.
+// The entries that a plug-in scores.
+std::vector<const job::v1::RewardEntry*> PluginsOf(const job::v1::Reward& reward);
+
+// Whether an entry scores whole groups. Then the reward's task is one of a group.
+bool ScoresGroups(const job::v1::Reward& reward);
+
+// How many of its timeouts a try of this entry can take: a judge or plug-in has one for each call,
+// and one for the wait before it.
 int LongestTimeouts(const job::v1::RewardEntry& entry);
 
 // Whether an entry says what single tokens have earned. Then rollouts must write the field
@@ -38,8 +45,8 @@ int LongestTimeouts(const job::v1::RewardEntry& entry);
 bool GivesTokenRewards(const job::v1::Reward& reward);
 
 // The pool of reward tasks that score by this block. Tasks of a pool never wait for those of
-// another: cpu is for verifiers that compute, io for those that wait for a judge, and sandbox for
-// those that run programs and ask no judge.
+// another: cpu is for verifiers that compute, io for those that wait for a judge or a plug-in, and
+// sandbox for those that run programs and wait for neither.
 std::string TaskPoolOf(const job::v1::Reward& reward);
 
 }  // namespace sluice

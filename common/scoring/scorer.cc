@@ -22,14 +22,15 @@ bool Applies(const RewardRule& rule, const std::string& data_source) {
 }
 
 uint32_t GenerationOf(const std::vector<RewardRule>& rules, Combine combine,
-                      const std::string& judges, const std::string& code) {
+                      const ScorerServices& services) {
   nlohmann::json canonical = {{"version", kVerifiersVersion},
                               {"combine", static_cast<int>(combine)},
                               {"rules", nlohmann::json::array()}};
-  if (!judges.empty()) canonical["judges"] = judges;
+  if (!services.judges.empty()) canonical["judges"] = services.judges;
+  if (!services.plugins.empty()) canonical["plugins"] = services.plugins;
   const bool runs_code = std::any_of(
       rules.begin(), rules.end(), [](const RewardRule& rule) { return rule.verifier == "code"; });
-  if (runs_code) canonical["toolchains"] = code;
+  if (runs_code) canonical["toolchains"] = services.toolchains;
   for (const RewardRule& rule : rules) {
     canonical["rules"].push_back({{"name", rule.name},
                                   {"verifier", rule.verifier},
@@ -38,6 +39,7 @@ uint32_t GenerationOf(const std::vector<RewardRule>& rules, Combine combine,
                                   {"gate_fail", rule.gate_fail},
                                   {"sources", rule.data_sources},
                                   {"args", rule.args}});
+    if (rule.scores_groups) canonical["rules"].back()["granularity"] = "group";
   }
   uint32_t generation = 0;
   std::memcpy(&generation, Sha256(canonical.dump()).data(), sizeof generation);
@@ -57,10 +59,10 @@ Score Unscorable(std::string reason, const nlohmann::json& info) {
 }  // namespace
 
 absl::StatusOr<Scorer> Scorer::Make(std::vector<RewardRule> rules, Combine combine,
-                                    const JudgeAccess& judges, const CodeAccess& code) {
+                                    const ScorerServices& services) {
   if (rules.empty())
     return absl::InvalidArgumentError("reward.rewards is empty; at least one rule is needed");
-  const uint32_t generation = GenerationOf(rules, combine, judges.identity, code.identity);
+  const uint32_t generation = GenerationOf(rules, combine, services);
 
   std::vector<Part> parts;
   std::set<std::string> names;
@@ -73,9 +75,11 @@ absl::StatusOr<Scorer> Scorer::Make(std::vector<RewardRule> rules, Combine combi
       return absl::InvalidArgumentError(
           absl::StrCat(where, ": weight and gate_fail must be finite"));
 
-    auto verifier =
-        MakeVerifier(rule.verifier, rule.args,
-                     {.ask_judge = judges.ask, .run_code = code.run, .timeout = rule.timeout});
+    auto verifier = MakeVerifier(rule.verifier, rule.args,
+                                 {.ask_judge = services.ask_judge,
+                                  .run_plugin = services.run_plugin,
+                                  .run_code = services.run_code,
+                                  .timeout = rule.timeout});
     if (!verifier.ok()) return Annotate(verifier.status(), where);
     if ((*verifier)->gives_credits() && combine != Combine::kSum) {
       return absl::InvalidArgumentError(
@@ -90,9 +94,39 @@ absl::StatusOr<Scorer> Scorer::Make(std::vector<RewardRule> rules, Combine combi
 
 Score Scorer::Run(const Answer& answer, const nlohmann::json& row,
                   const std::string& data_source) const {
+  return Combined(data_source,
+                  [&](size_t part) { return parts_[part].verifier->Score(answer, row); });
+}
+
+std::vector<Score> Scorer::RunGroup(const std::vector<Answer>& answers, const nlohmann::json& row,
+                                    const std::string& data_source) const {
+  std::vector<std::vector<absl::StatusOr<Verdict>>> of_part(parts_.size());
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (parts_[i].rule.scores_groups && Applies(parts_[i].rule, data_source))
+      of_part[i] = parts_[i].verifier->ScoreGroup(answers, row);
+  }
+  std::vector<Score> scores;
+  for (size_t a = 0; a < answers.size(); ++a) {
+    scores.push_back(Combined(data_source, [&](size_t part) {
+      return of_part[part].empty() ? parts_[part].verifier->Score(answers[a], row)
+                                   : std::move(of_part[part][a]);
+    }));
+  }
+  return scores;
+}
+
+bool Scorer::scores_groups() const {
+  return std::any_of(parts_.begin(), parts_.end(),
+                     [](const Part& part) { return part.rule.scores_groups; });
+}
+
+Score Scorer::Combined(
+    const std::string& data_source,
+    const std::function<absl::StatusOr<Verdict>(size_t part)>& verdict_of) const {
   Score score;
   nlohmann::json info = nlohmann::json::object();
 
+  bool applies = false;
   bool any = false;
   score.passes = true;
   const Part* failed_gate = nullptr;
@@ -100,13 +134,15 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row,
   double total = combine_ == Combine::kProduct ? 1
                  : combine_ == Combine::kMin   ? std::numeric_limits<double>::infinity()
                                                : 0;
-  for (const Part& part : parts_) {
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const Part& part = parts_[i];
     if (!Applies(part.rule, data_source)) {
       score.parts.push_back(std::numeric_limits<double>::quiet_NaN());
       continue;
     }
+    applies = true;
     // An error, or a score out of range, makes the whole answer unscorable.
-    const absl::StatusOr<Verdict> verdict = part.verifier->Score(answer, row);
+    const absl::StatusOr<Verdict> verdict = verdict_of(i);
     if (!verdict.ok()) {
       const bool row_is_bad = absl::IsInvalidArgument(verdict.status());
       Score none = Unscorable(row_is_bad ? "bad_row" : "fault",
@@ -114,6 +150,13 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row,
       if (!row_is_bad)
         none.fault = Annotate(verdict.status(), absl::StrCat("reward ", part.rule.name));
       return none;
+    }
+    if (verdict->kind == Verdict::Kind::kUnscorable)
+      return Unscorable(verdict->status, {{part.rule.name, verdict->reason}});
+    if (verdict->kind == Verdict::Kind::kAbsent) {
+      score.parts.push_back(std::numeric_limits<double>::quiet_NaN());
+      info[part.rule.name] = verdict->reason;
+      continue;
     }
     if (!std::isfinite(verdict->score) || verdict->score < part.verifier->low() ||
         verdict->score > part.verifier->high()) {
@@ -141,6 +184,7 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row,
   }
 
   SLUICE_CHECK(score.parts.size() == parts_.size());
+  if (!any && applies) return Unscorable("no_score", info);
   if (!any) return Unscorable("no_part", {{"data_source", data_source}});
   if (failed_gate != nullptr) score.credits.clear();
   std::stable_sort(score.credits.begin(), score.credits.end(),

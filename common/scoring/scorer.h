@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,20 +22,19 @@ struct RewardRule {
   bool gate = false;  // If it scores below 1, the whole reward is gate_fail.
   double gate_fail = 0;
   absl::Duration timeout = absl::Seconds(10);  // Of one try, if the verifier asks others.
+  bool scores_groups = false;                  // The verifier gets all answers of a group at once.
   std::vector<std::string> data_sources;       // The sources it applies to. Empty: all.
   nlohmann::json args = nlohmann::json::object();
 };
 
-// The judges that rules may ask.
-struct JudgeAccess {
-  AskJudge ask;          // Null: this process has none.
-  std::string identity;  // Says which models they are, for the generation.
-};
-
-// The sandboxes in which rules may run programs.
-struct CodeAccess {
-  RunCode run;           // Null: this process has none.
-  std::string identity;  // Says which toolchains they have, for the generation.
+// What rules may use that is outside of this process.
+struct ScorerServices {
+  AskJudge ask_judge;    // Null: this process has no judges.
+  RunPlugin run_plugin;  // Null: this process runs no plug-ins.
+  RunCode run_code;      // Null: this process has no sandboxes.
+  // Say which models the judges are, which files the plug-ins, and which compilers and interpreters
+  // the sandboxes have, for the generation.
+  std::string judges, plugins, toolchains;
 };
 
 enum class Combine { kSum, kProduct, kMin };
@@ -43,7 +43,9 @@ enum class Combine { kSum, kProduct, kMin };
 // or, if the policy is not the cause, a reason without a number.
 struct Score {
   // "ok", or why there is no number: no_part (no rule applies), bad_row (a verifier refuses the
-  // row), bad_value (a score is out of range, or the reward is not finite) or fault.
+  // row), bad_value (a score is out of range, or the reward is not finite), fault; and of plug-ins:
+  // no_score (none of those that apply gave one), plugin_error (it failed on the answer), poison
+  // (its processes ended on the answer), too_large.
   std::string status = "ok";
   // The error behind the status fault: a service that a verifier asks has failed, or is busy. A
   // later try may succeed.
@@ -72,19 +74,25 @@ class Scorer {
   // finite, a verifier is unknown, its arguments do not fit, or it gives credits (Verdict), which
   // only a sum can take.
   static absl::StatusOr<Scorer> Make(std::vector<RewardRule> rules, Combine combine,
-                                     const JudgeAccess& judges = {}, const CodeAccess& code = {});
+                                     const ScorerServices& services = {});
 
   // Scores one answer. `row` has the mapped fields, `data_source` is the name of the row's source.
   Score Run(const Answer& answer, const nlohmann::json& row, const std::string& data_source) const;
+
+  // Scores the answers of a group, which are all to `row`: one score for each. Rules that do not
+  // score groups score them one by one.
+  std::vector<Score> RunGroup(const std::vector<Answer>& answers, const nlohmann::json& row,
+                              const std::string& data_source) const;
+  // Whether a rule scores groups.
+  bool scores_groups() const;
 
   // Checks whether answers to this row can be scored at all.
   // INVALID_ARGUMENT: they cannot; the message is the reason that Run() would give for each of
   // them.
   absl::Status CheckRow(const nlohmann::json& row, const std::string& data_source) const;
 
-  // Identifies the rules, their judges, the toolchains if a rule runs programs, and the version of
-  // the verifiers (kVerifiersVersion in scorer.cc): the first four bytes of a SHA-256 of all. Equal
-  // ones give equal generations.
+  // Identifies the rules, their judges and plug-ins, the toolchains of those that run programs, and
+  // the version of the verifiers (kVerifiersVersion in
   uint32_t generation() const { return generation_; }
 
  private:
@@ -92,6 +100,10 @@ class Scorer {
     RewardRule rule;
     std::shared_ptr<const Verifier> verifier;
   };
+  // Combines what the verifiers say about an answer. `verdict_of` gives the verdict of part i, and
+  // is called at most once for each, in order, while the others allow a score.
+  Score Combined(const std::string& data_source,
+                 const std::function<absl::StatusOr<Verdict>(size_t part)>& verdict_of) const;
   Scorer(std::vector<Part> parts, Combine combine, uint32_t generation)
       : parts_(std::move(parts)), combine_(combine), generation_(generation) {}
 

@@ -67,6 +67,14 @@ std::vector<std::string> ArgReader::Strings(absl::string_view name) {
   return out;
 }
 
+nlohmann::json ArgReader::Object(absl::string_view name) {
+  const nlohmann::json* const value = Find(name);
+  if (value == nullptr) return nlohmann::json::object();
+  if (value->is_object()) return *value;
+  Complain(name, absl::StrCat("is ", value->dump(), "; a mapping is needed"));
+  return nlohmann::json::object();
+}
+
 absl::Status ArgReader::Finish() {
   if (!args_.is_object() && !args_.is_null())
     return absl::InvalidArgumentError(absl::StrCat(owner_, ": args is not a mapping"));

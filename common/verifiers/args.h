@@ -25,6 +25,8 @@ class ArgReader {
   int64_t Integer(absl::string_view name, int64_t fallback, int64_t low, int64_t high);
   // A single string counts as a list of one.
   std::vector<std::string> Strings(absl::string_view name);
+  // An empty mapping if it is absent or wrong.
+  nlohmann::json Object(absl::string_view name);
 
   // Returns the first wrong value that was read so far.
   const absl::Status& status() const { return status_; }

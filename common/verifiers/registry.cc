@@ -9,6 +9,7 @@
 #include "common/verifiers/judge.h"
 #include "common/verifiers/math.h"
 #include "common/verifiers/multiple_choice.h"
+#include "common/verifiers/plugin.h"
 #include "common/verifiers/regex.h"
 #include "common/verifiers/text.h"
 #include "common/verifiers/verifier.h"
@@ -37,6 +38,8 @@ const std::vector<VerifierRow>& Verifiers() {
       {"judge", "the grade that a language model of the operator gives", MakeJudge},
       {"math", "1 if the answer equals the gold as mathematics", Pure<MakeMath>},
       {"multiple_choice", "1 if the answer chooses the gold's letter", Pure<MakeMultipleChoice>},
+      {"plugin", "the score of a function of yours, as in verl or TRL, or of a program",
+       MakePlugin},
       {"regex", "1 if the answer matches a pattern", Pure<MakeRegex>},
       {"text", "a property of the text: reversed, length, repetition, words, letters",
        Pure<MakeText>},
@@ -55,6 +58,13 @@ absl::StatusOr<std::unique_ptr<Verifier>> MakeVerifier(absl::string_view name,
                    absl::StrJoin(Verifiers(), ", ", [](std::string* out, const VerifierRow& row) {
                      absl::StrAppend(out, row.name);
                    })));
+}
+
+std::vector<absl::StatusOr<Verdict>> Verifier::ScoreGroup(absl::Span<const Answer> answers,
+                                                          const nlohmann::json& row) const {
+  std::vector<absl::StatusOr<Verdict>> verdicts;
+  for (const Answer& answer : answers) verdicts.push_back(Score(answer, row));
+  return verdicts;
 }
 
 bool AfterThinking(absl::string_view text, absl::string_view* answer) {

@@ -8,15 +8,18 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/sandbox/code.h"
+#include "common/verifiers/plugin_result.h"
 #include "nlohmann/json_fwd.hpp"
 
 namespace sluice {
 
 // An answer to score: the policy's text for one row.
 struct Answer {
-  std::string text;        // Everything that the policy wrote in its last turn.
-  bool truncated = false;  // The text was ended by a limit, without an end token.
+  std::string text;              // Everything that the policy wrote in its last turn.
+  bool truncated = false;        // The text was ended by a limit, without an end token.
+  std::string data_source = "";  // Name of the row's source.
 };
 
 // The result of scoring. Everything that the policy is responsible for (a wrong, unreadable or
@@ -31,10 +34,19 @@ struct Verdict {
   std::string reason;  // One word, such as right, wrong, no_answer, unfinished.
   // By ascending end; they add up to the score. Empty unless Verifier::gives_credits().
   std::vector<Credit> credits = {};
+
+  // Only user code gives others than kScore.
+  enum class Kind {
+    kScore,
+    kAbsent,      // The reward does not apply to the answer.
+    kUnscorable,  // It should have a score, but the code failed; `reason` says how.
+  };
+  Kind kind = Kind::kScore;
+  std::string status = "";  // With kUnscorable: the status of the score, one word.
 };
 
 // Scores answers by a rule. The verdict depends only on the arguments of Score(), except that of a
-// judge, which is asked.
+// judge, which is asked, and that of a plug-in, which is user code.
 //
 // Immutable, so thread-safe.
 class Verifier {
@@ -46,6 +58,11 @@ class Verifier {
   // cannot be read. This is a fault of the data and says nothing about the policy. Other errors, of
   // verifiers that need another service, are faults of that service; a later try may succeed.
   virtual absl::StatusOr<Verdict> Score(const Answer& answer, const nlohmann::json& row) const = 0;
+
+  // Scores the answers of a group, which are all to `row`: one result for each. Those of most
+  // verifiers do not depend on each other.
+  virtual std::vector<absl::StatusOr<Verdict>> ScoreGroup(absl::Span<const Answer> answers,
+                                                          const nlohmann::json& row) const;
 
   // Checks whether answers to `row` can be scored at all. INVALID_ARGUMENT: Score() would refuse
   // the row for every answer. The checks of a job's data find such rows by this call, which needs
@@ -67,8 +84,9 @@ using AskJudge =
 
 // What a verifier may use beside its arguments.
 struct VerifierContext {
-  AskJudge ask_judge;  // Null: this process has no judges.
-  RunCode run_code;    // Null: this process has no sandboxes.
+  AskJudge ask_judge;    // Null: this process has no judges.
+  RunPlugin run_plugin;  // Null: this process runs no plug-ins.
+  RunCode run_code;      // Null: this process has no sandboxes.
   // Most time of one Score() of a verifier that asks others.
   absl::Duration timeout = absl::Seconds(10);
 };

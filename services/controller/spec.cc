@@ -75,7 +75,8 @@ void AddRewardTask(const JobSpec& spec, queue::v1::QueueSpec* queue) {
     task.add_needs("answer_ends");
     task.add_produces("rew_tok");
   }
-  task.set_granularity(common::v1::GRANULARITY_TRAJECTORY);
+  task.set_granularity(ScoresGroups(spec.reward()) ? common::v1::GRANULARITY_GROUP
+                                                   : common::v1::GRANULARITY_TRAJECTORY);
   task.set_pool(TaskPoolOf(spec.reward()));
   absl::Duration deadline;
   uint32_t tries = 1;

@@ -159,6 +159,8 @@ void ToProto(const LeaseTasksAnswer& answer, v1::LeaseTasksResponse* out) {
       ToProto(Want{.owner = task.owner, .names = task.wants}, to.add_wants());
     for (const Field& field : task.fields) InlineToProto(field, to.add_fields());
     to.set_finish(static_cast<common::v1::Finish>(task.finish));
+    for (const Finish finish : task.finishes)
+      to.add_finishes(static_cast<common::v1::Finish>(finish));
     to.set_round(task.round);
     to.set_tries(task.tries);
     *to.mutable_deadline() = rpc::ToProto(task.deadline);

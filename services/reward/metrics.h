@@ -12,7 +12,7 @@ namespace sluice::reward {
 struct Metrics {
   std::shared_ptr<void> series;  // Keeps the job's series.
   // Answers that got a number, got none (unscorable), whose lease was lost meanwhile, or that were
-  // given back because a judge failed or is busy.
+  // given back because a judge or plug-in failed or is busy.
   metrics::Counter ok, unscorable, late, retried;
   metrics::Histogram seconds;  // Time to score one answer.
   metrics::Gauge leased;       // Tasks that this daemon has leased and not finished.

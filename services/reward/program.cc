@@ -17,21 +17,36 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/convert.h"
 #include "common/scoring/job_scorer.h"
+#include "common/verifiers/plugin_spec.h"
 #include "services/reward/data_check.h"
 #include "sluice/registry/v1/registry.pb.h"
 
 namespace sluice::reward {
 namespace {
 
-// Scores of one job that wait for judges at a time. A judge's own limit, over all jobs, is in
-// judges.yaml.
+// Scores of one job that wait for judges and plug-ins at a time. A judge's own limit, over all
+// jobs, is in judges.yaml.
 constexpr uint32_t kMostWaiting = 256;
 
 const auto kNameOfEntry = [](std::string* out, const auto& entry) { out->append(entry.first); };
 
-// How many answers are worth waiting for these judges now.
-absl::StatusOr<uint32_t> CapacityOf(const std::vector<JudgeClient*>& judges) {
+// The words of --plugins. Null: no plug-ins are run.
+absl::StatusOr<LaunchPlugin> LauncherOf(const std::string& word) {
+  if (word.empty() || word == "off") return LaunchPlugin();
+  if (word == "unconfined") return LaunchPlugin(LaunchUnconfined);
+  return absl::InvalidArgumentError(
+      absl::StrCat(kPluginsFlag, " is \"", word, "\"; wanted: off or unconfined"));
+}
+
+// How many answers are worth waiting for these judges and plug-ins now.
+absl::StatusOr<uint32_t> CapacityOf(
+    const std::vector<JudgeClient*>& judges,
+    const std::map<std::string, std::unique_ptr<PluginHost>>& plugins) {
   uint32_t least = kMostWaiting;
+  for (const auto& [args, plugin] : plugins) {
+    SLUICE_ASSIGN_OR_RETURN(const uint32_t capacity, plugin->Capacity());
+    least = std::min(least, capacity);
+  }
   for (const JudgeClient* const judge : judges) {
     SLUICE_RETURN_IF_ERROR(judge->CheckReady());
     least = std::min(least, judge->Capacity());
@@ -57,11 +72,13 @@ absl::StatusOr<std::unique_ptr<RewardProgram>> RewardProgram::Make(const daemon:
       judges[name] = std::make_unique<JudgeClient>(std::move(config));
     }
   }
-  return absl::WrapUnique(new RewardProgram(host, std::move(judges)));
+  SLUICE_ASSIGN_OR_RETURN(LaunchPlugin launch, LauncherOf(host.flags->OwnFlag(kPluginsFlag)));
+  return absl::WrapUnique(new RewardProgram(host, std::move(judges), std::move(launch)));
 }
 
-RewardProgram::RewardProgram(const daemon::Host& host, Judges judges)
+RewardProgram::RewardProgram(const daemon::Host& host, Judges judges, LaunchPlugin launch)
     : host_(host),
+      launch_(std::move(launch)),
       judges_(std::move(judges)),
       sandboxes_(!host.flags->OwnFlag(kUnsafeFlag).empty()),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })) {}
@@ -160,51 +177,70 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   Job job{.queue = assignment.queues(0),
           .name = assignment.spec().name(),
           .lines = std::make_unique<log::JobScope>(id, assignment.spec().name()),
+          .plugins = std::make_unique<Plugins>(),
           .sandboxes = {},
           .worker = nullptr};
 
   const auto judges = FindJudges(assignment.spec());
   // Ends the calls to judges when the worker stops.
   const auto stop = std::make_shared<rpc::Cancel>();
-  JudgeAccess access;
+  ScorerServices services;
   for (const JudgeClient* const judge : judges.value_or(std::vector<JudgeClient*>()))
-    absl::StrAppend(&access.identity, judge->Identity(), "\n");
-  access.ask = [this, stop](const std::string& judge, const std::string& system,
-                            const std::string& user, absl::Duration timeout) {
+    absl::StrAppend(&services.judges, judge->Identity(), "\n");
+  services.ask_judge = [this, stop](const std::string& judge, const std::string& system,
+                                    const std::string& user, absl::Duration timeout) {
     return judges_.at(judge)->Ask(system, user, timeout, *stop);
   };
-  auto sandboxes = sandboxes_.Make(assignment.spec().reward());
-  if (sandboxes.ok()) job.sandboxes = *sandboxes;
-  auto scorer = MakeScorer(assignment.spec().reward(), access, job.sandboxes.access);
-  const auto queue = rpc::Connect(job.queue, {rpc::Role::kQueue});
 
   absl::Status status = CheckOnDaemon(assignment.spec());
   if (status.ok()) status = judges.status();
-  if (status.ok()) status = sandboxes.status();
+  if (status.ok()) status = StartPlugins(assignment, job.plugins.get());
+  for (const auto& [args, plugin] : *job.plugins)
+    absl::StrAppend(&services.plugins, plugin->version(), "\n");
+  services.run_plugin = [plugins = job.plugins.get()](const std::string& args,
+                                                      const std::vector<nlohmann::json>& items,
+                                                      absl::Duration timeout) {
+    return plugins->at(args)->Score(items, timeout);
+  };
+  if (status.ok()) {
+    auto sandboxes = sandboxes_.Make(assignment.spec().reward());
+    status = sandboxes.status();
+    if (sandboxes.ok()) job.sandboxes = *std::move(sandboxes);
+  }
+  services.run_code = job.sandboxes.run;
+  services.toolchains = job.sandboxes.toolchains;
+  auto scorer = MakeScorer(assignment.spec().reward(), services);
+  const auto queue = rpc::Connect(job.queue, {rpc::Role::kQueue});
   if (status.ok()) status = scorer.status();
   if (status.ok()) status = queue.status();
   if (status.ok()) status = CheckRows(assignment, *scorer);
 
   if (!status.ok()) {
+    job.plugins->clear();
     log::Error("job_refused", {{"job_id", job.name}, {"error", status}});
     ReportProgress(id, false, "failed", StatusText(status));
   } else {
     log::Info("job_started", {{"job_id", job.name}, {"generation", scorer->generation()}});
     job.worker = std::make_unique<Worker>(
-        Worker::Options{.job = id,
-                        .job_name = job.name,
-                        .worker = host_.flags->id,
-                        .incarnation = link_->incarnation(),
-                        .pool = TaskPoolOf(assignment.spec().reward()),
-                        // Programs wait for sandboxes, of which there is one for each core.
-                        .waiting = judges->empty() ? job.sandboxes.runs : kMostWaiting,
-                        .waits_for = judges->empty() ? "program" : "judge",
-                        .capacity = [judges = *judges] { return CapacityOf(judges); },
-                        .on_stop =
-                            [stop, sandboxes = job.sandboxes] {
-                              stop->Trigger();
-                              sandboxes.Stop();
-                            }},
+        Worker::Options{
+            .job = id,
+            .job_name = job.name,
+            .worker = host_.flags->id,
+            .incarnation = link_->incarnation(),
+            .pool = TaskPoolOf(assignment.spec().reward()),
+            // Programs wait for sandboxes, of which there is one for each core.
+            .waiting = judges->empty() && job.plugins->empty() ? job.sandboxes.runs : kMostWaiting,
+            .waits_for = !judges->empty()        ? "judge"
+                         : !job.plugins->empty() ? "plug-in"
+                                                 : "program",
+            .capacity = [judges = *judges,
+                         plugins = job.plugins.get()] { return CapacityOf(judges, *plugins); },
+            .on_stop =
+                [stop, plugins = job.plugins.get(), sandboxes = job.sandboxes] {
+                  stop->Trigger();
+                  for (const auto& [args, plugin] : *plugins) plugin->Stop();
+                  sandboxes.Stop();
+                }},
         *queue, *std::move(scorer), Metrics(host_.metrics, job.name), [this, id](absl::Status why) {
           // ABORTED: another process has taken over this daemon's id (fenced). Any other error, for
           // example that the queue no longer lists this worker, is for the controller to judge.
@@ -222,6 +258,39 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   }
   // Drain() ran meanwhile and did not see this worker, so it is stopped here.
   if (job.worker != nullptr) job.worker->Stop();
+}
+
+absl::Status RewardProgram::StartPlugins(const registry::v1::Assignment& assignment,
+                                         Plugins* plugins) {
+  const std::string& id = assignment.job();
+  const job::v1::Reward& reward = assignment.spec().reward();
+  for (const job::v1::RewardEntry* const entry : PluginsOf(reward)) {
+    if (launch_ == nullptr) {
+      return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                       {.reason = "NO_PLUGINS",
+                        .hint = "the operator allows them by the flag --plugins of sluice-reward"},
+                       absl::StrCat("reward daemon ", host_.flags->id,
+                                    " runs no plug-ins, but reward ", entry->name(), " is one"));
+    }
+    SLUICE_ASSIGN_OR_RETURN(const nlohmann::json args, VerifierArgs(*entry));
+    std::unique_ptr<PluginHost>& plugin = (*plugins)[args.dump()];
+    if (plugin != nullptr) continue;
+    SLUICE_ASSIGN_OR_RETURN(PluginSpec spec, ParsePluginSpec(args));
+    auto made = PluginHost::Make({.job = assignment.spec().name(),
+                                  .name = entry->name(),
+                                  .spec = std::move(spec),
+                                  .scores_groups = entry->granularity() == "group",
+                                  .launch = launch_,
+                                  .on_broken = [this, id](absl::Status why) {
+                                    ReportProgress(id, false, "failed", StatusText(why));
+                                  }});
+    if (!made.ok()) {
+      plugins->clear();
+      return Annotate(made.status(), absl::StrCat("reward ", entry->name()));
+    }
+    plugin = *std::move(made);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<JudgeClient*>> RewardProgram::FindJudges(

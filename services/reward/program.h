@@ -10,6 +10,7 @@
 #include "common/daemon/daemon.h"
 #include "common/judges/judge_client.h"
 #include "common/log/job_lines.h"
+#include "common/plugins/plugin_host.h"
 #include "services/reward/sandboxes.h"
 #include "services/reward/worker.h"
 #include "sluice/admin/v1/admin.grpc.pb.h"
@@ -17,12 +18,14 @@
 namespace sluice::reward {
 
 inline constexpr char kJudgesFlag[] = "--judges";
+inline constexpr char kPluginsFlag[] = "--plugins";
 
 // The daemon sluice-reward. It runs a worker for each job that the controller assigns.
 class RewardProgram : public daemon::Program {
  public:
   // Reads the judges file, if the flags name one. Errors as ReadJudges().
-  // INVALID_ARGUMENT: --unsafe-no-sandbox, and other machines can reach the daemon.
+  // INVALID_ARGUMENT: --plugins is no known word, or --unsafe-no-sandbox while other machines can
+  // reach the daemon.
   static absl::StatusOr<std::unique_ptr<RewardProgram>> Make(const daemon::Host& host);
   ~RewardProgram() override;
 
@@ -36,12 +39,14 @@ class RewardProgram : public daemon::Program {
 
  private:
   using Judges = std::map<std::string, std::unique_ptr<JudgeClient>>;  // By name.
-  RewardProgram(const daemon::Host& host, Judges judges);
+  using Plugins = std::map<std::string, std::unique_ptr<PluginHost>>;  // By their args.
+  RewardProgram(const daemon::Host& host, Judges judges, LaunchPlugin launch);
 
   struct Job {
     std::string queue;  // HOST:PORT.
     std::string name;
     std::unique_ptr<log::JobScope> lines;  // Outlives the worker, which writes some.
+    std::unique_ptr<Plugins> plugins;      // Outlive the worker, which asks them.
     Sandboxes::OfJob sandboxes;            // Outlives the worker, which uses them.
     std::unique_ptr<Worker> worker;        // Null if the job could not be started.
   };
@@ -61,9 +66,15 @@ class RewardProgram : public daemon::Program {
   // NOT_FOUND: a judge of the job is not in the judges file.
   absl::StatusOr<std::vector<JudgeClient*>> FindJudges(const job::v1::JobSpec& spec) const;
 
+  // Starts the plug-ins of a job.
+  // FAILED_PRECONDITION NO_PLUGINS: this daemon runs none.
+  // Others as PluginHost::Make().
+  absl::Status StartPlugins(const registry::v1::Assignment& assignment, Plugins* plugins);
+
   const daemon::Host host_;
-  const Judges judges_;  // Outlives the workers, which ask them.
-  Sandboxes sandboxes_;  // Outlives the workers, which run programs there.
+  const LaunchPlugin launch_;  // Null: this daemon runs no plug-ins.
+  const Judges judges_;        // Outlives the workers, which ask them.
+  Sandboxes sandboxes_;        // Outlives the workers, which run programs there.
   const std::unique_ptr<grpc::Service> admin_;
   std::unique_ptr<daemon::ControllerLink> link_;
 

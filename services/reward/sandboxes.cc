@@ -53,8 +53,8 @@ absl::StatusOr<Sandboxes::OfJob> Sandboxes::Make(const job::v1::Reward& reward) 
   }
   OfJob job{.runs = shared->runs()};
   job.runner = std::make_shared<sandbox::CodeRunner>(shared, OptionsOf(reward, job.runs));
-  job.access.identity = shared->identity();
-  job.access.run = [runner = job.runner](const CodeTask& task, const auto& take) {
+  job.toolchains = shared->identity();
+  job.run = [runner = job.runner](const CodeTask& task, const auto& take) {
     return runner->Run(task, take);
   };
   return job;

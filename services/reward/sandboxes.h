@@ -26,7 +26,8 @@ class Sandboxes {
   // The sandboxes of one job, as its block reward.sandbox says. They end with the object.
   struct OfJob {
     std::shared_ptr<sandbox::CodeRunner> runner;  // Null: the job runs no programs.
-    CodeAccess access;                            // Uses `runner`.
+    RunCode run;                                  // Uses `runner`; null without it.
+    std::string toolchains;                       // Those of the sandboxes, for the generation.
     uint32_t runs = 0;                            // Programs that run at a time.
     void Stop() const {
       if (runner != nullptr) runner->Stop();

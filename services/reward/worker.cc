@@ -23,7 +23,7 @@ namespace {
 
 // The built-in verifiers take milliseconds.
 constexpr absl::Duration kLongestScore = absl::Minutes(1);
-// A task whose judge failed, or is busy, rests before it is leased again.
+// A task whose judge or plug-in failed, or is busy, rests before it is leased again.
 constexpr absl::Duration kLongestRest = absl::Seconds(30), kBusyRest = absl::Seconds(5);
 constexpr size_t kMaxInfo = 4096;     // Most bytes of the field reward_info.
 constexpr size_t kMaxRowDepth = 100;  // Nesting of lists and objects in a row.
@@ -40,7 +40,23 @@ absl::Duration RestAfter(uint32_t tries_left) {
 }
 
 std::string GroupOf(const queue::v1::Task& task) {
-  return absl::StrCat("group ", ToHex(task.owner().group()), ", member ", task.owner().member());
+  const std::string group = absl::StrCat("group ", ToHex(task.owner().group()));
+  return task.owner().has_member() ? absl::StrCat(group, ", member ", task.owner().member())
+                                   : group;
+}
+
+// The members whose answers a task scores: one, or those of a group.
+std::vector<common::v1::TrajectoryRef> OwnersOf(const queue::v1::Task& task) {
+  if (task.owner().has_member()) return {task.owner()};
+  return {task.members().begin(), task.members().end()};
+}
+
+// Whether the answer at this place of OwnersOf() was cut before its end.
+bool IsTruncated(const queue::v1::Task& task, size_t place) {
+  const auto i = static_cast<int>(place);
+  const common::v1::Finish finish =
+      task.owner().has_member() || i >= task.finishes_size() ? task.finish() : task.finishes(i);
+  return finish != common::v1::FINISH_STOP;
 }
 
 // Parses a row. A row of a prompt that came from outside was not checked by a reader of data files,
@@ -53,6 +69,31 @@ absl::StatusOr<nlohmann::json> ParseRow(const std::string& text) {
   nlohmann::json row = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!row.is_object()) return absl::InvalidArgumentError("the row is not a JSON object");
   return row;
+}
+
+// Adds the fields of a score to its record.
+void AddScore(const Score& score, uint32_t generation, common::v1::Record* record,
+              std::string* payload) {
+  AddInlineField("reward_status", common::v1::DTYPE_U8, score.status, record);
+  AddInlineField("reward_gen", common::v1::DTYPE_U32, BytesOf(generation), record);
+  // An answer that cannot be scored has a reason and no number.
+  if (score.status == "ok") {
+    AddInlineField("task_reward", common::v1::DTYPE_F64, BytesOf(score.task_reward), record);
+    const std::vector<int64_t> shape = {static_cast<int64_t>(score.parts.size())};
+    AddField(
+        "reward_parts", common::v1::DTYPE_F64, shape,
+        {reinterpret_cast<const char*>(score.parts.data()), score.parts.size() * sizeof(double)},
+        record, payload);
+    if (!score.token_rewards.empty()) {
+      const std::vector<double>& rewards = score.token_rewards;
+      AddField("rew_tok", common::v1::DTYPE_F64, {static_cast<int64_t>(rewards.size() / 2), 2},
+               {reinterpret_cast<const char*>(rewards.data()), rewards.size() * sizeof(double)},
+               record, payload);
+    }
+  }
+  const absl::string_view info = Utf8Prefix(score.info, kMaxInfo);
+  const std::vector<int64_t> info_shape = {static_cast<int64_t>(info.size())};
+  AddField("reward_info", common::v1::DTYPE_U8, info_shape, info, record, payload);
 }
 
 // Whether the lease has ended or the member is no longer in the queue. Then this worker has nothing
@@ -219,7 +260,7 @@ absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
 }
 
 absl::Status Worker::ScoreLeasedTasks(const std::vector<queue::v1::Task>& tasks, size_t* scored) {
-  const absl::StatusOr<std::vector<Inputs>> read = [&] {
+  const absl::StatusOr<std::vector<TaskInputs>> read = [&] {
     const auto reads = waits_.Begin({.kind = "DAEMON",
                                      .id = "queue",
                                      .at = "queue",
@@ -229,7 +270,7 @@ absl::Status Worker::ScoreLeasedTasks(const std::vector<queue::v1::Task>& tasks,
   }();
 
   SLUICE_RETURN_IF_ERROR(read.status());
-  const std::vector<Inputs>& inputs = *read;
+  const std::vector<TaskInputs>& inputs = *read;
   for (size_t i = 0; i < tasks.size(); *scored = ++i) {
     const std::string what = absl::StrCat("task ", tasks[i].name(), " of ", GroupOf(tasks[i]));
     if (options_.waiting > 0) {
@@ -249,7 +290,7 @@ absl::Status Worker::ScoreLeasedTasks(const std::vector<queue::v1::Task>& tasks,
   return absl::OkStatus();
 }
 
-void Worker::ScoreWaiting(const queue::v1::Task& task, const Inputs& inputs, std::string what) {
+void Worker::ScoreWaiting(const queue::v1::Task& task, const TaskInputs& inputs, std::string what) {
   metrics_.leased.Add(1);
   waiting_.Run([this, task, inputs, what = std::move(what)] {
     const auto scores = waits_.Begin({.kind = "CALL",
@@ -265,43 +306,72 @@ void Worker::ScoreWaiting(const queue::v1::Task& task, const Inputs& inputs, std
   });
 }
 
-absl::Status Worker::ScoreTask(const queue::v1::Task& task, const Inputs& inputs) {
-  if (inputs.messages.empty()) {  // The member was dropped meanwhile, and its lease with it.
+absl::Status Worker::ScoreTask(const queue::v1::Task& task, const TaskInputs& inputs) {
+  std::vector<common::v1::TrajectoryRef> owners = OwnersOf(task);
+  std::vector<size_t> places;  // Members that were dropped meanwhile are left out.
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].messages.empty()) continue;
+    owners[places.size()] = owners[i];
+    places.push_back(i);
+  }
+  owners.resize(places.size());
+  if (places.empty()) {  // The task's lease has ended with its members.
     ForgetLease(task.lease().id());
     return absl::OkStatus();
   }
-  const absl::Duration begin = Clock::Real()->Monotonic();
-  const absl::StatusOr<std::string> text = LastAnswer(inputs.messages);
-  const absl::StatusOr<nlohmann::json> row = ParseRow(task.row().json());
-  Score score;
-  if (!text.ok() || !row.ok()) {
-    const absl::Status& why = text.ok() ? row.status() : text.status();
-    score = {.status = "bad_row",
-             .parts = {},
-             .info = nlohmann::json{{"input", std::string(why.message())}}.dump()};
-  } else {
-    score = RunScorer(task, *text, *row, inputs.ends);
-  }
 
+  const absl::Duration begin = Clock::Real()->Monotonic();
+  const std::vector<Score> scores = ScoreAnswers(task, inputs, places);
   metrics_.seconds.Observe(absl::ToDoubleSeconds(Clock::Real()->Monotonic() - begin));
-  if (!score.fault.ok()) {
+  for (const Score& score : scores) {
+    if (score.fault.ok()) continue;
     GiveBack(task, score.fault);
     return absl::OkStatus();
   }
-  (score.status == "ok" ? metrics_.ok : metrics_.unscorable).Add();
+  for (const Score& score : scores)
+    (score.status == "ok" ? metrics_.ok : metrics_.unscorable).Add();
   SLUICE_FAILPOINT("reward.scored");
-  return PutScore(task, score);
+  return PutScores(task, owners, scores);
 }
 
-Score Worker::RunScorer(const queue::v1::Task& task, const std::string& text,
-                        const nlohmann::json& row, const std::string& ends) const {
-  Score score = scorer_.Run({.text = text, .truncated = task.finish() != common::v1::FINISH_STOP},
-                            row, task.row().source());
-  if (score.credits.empty()) return score;
-  absl::StatusOr<std::vector<double>> rewards = TokenRewards(score.credits, ends, text.size());
-  if (rewards.ok()) score.token_rewards = *std::move(rewards);
-  else score.fault = Annotate(rewards.status(), GroupOf(task));
-  return score;
+std::vector<Score> Worker::ScoreAnswers(const queue::v1::Task& task, const TaskInputs& inputs,
+                                        const std::vector<size_t>& places) const {
+  const std::string& source = task.row().source();
+  const absl::StatusOr<nlohmann::json> row = ParseRow(task.row().json());
+  std::vector<Score> scores(places.size());
+  std::vector<Answer> answers;
+  std::vector<size_t> readable;  // The index in `scores` of each of `answers`.
+  for (size_t i = 0; i < places.size(); ++i) {
+    absl::StatusOr<std::string> text = LastAnswer(inputs[places[i]].messages);
+    if (text.ok() && row.ok()) {
+      answers.push_back({.text = *std::move(text),
+                         .truncated = IsTruncated(task, places[i]),
+                         .data_source = source});
+      readable.push_back(i);
+      continue;
+    }
+    const absl::Status& why = row.ok() ? text.status() : row.status();
+    scores[i] = {.status = "bad_row",
+                 .parts = {},
+                 .info = nlohmann::json{{"input", std::string(why.message())}}.dump()};
+  }
+
+  std::vector<Score> read;
+  if (scorer_.scores_groups()) read = scorer_.RunGroup(answers, *row, source);
+  else
+    for (const Answer& answer : answers) read.push_back(scorer_.Run(answer, *row, source));
+
+  for (size_t i = 0; i < read.size(); ++i) {
+    if (!read[i].credits.empty()) {
+      const std::string& ends = inputs[places[readable[i]]].ends;
+      absl::StatusOr<std::vector<double>> rewards =
+          TokenRewards(read[i].credits, ends, answers[i].text.size());
+      if (rewards.ok()) read[i].token_rewards = *std::move(rewards);
+      else read[i].fault = Annotate(rewards.status(), GroupOf(task));
+    }
+    scores[readable[i]] = std::move(read[i]);
+  }
+  return scores;
 }
 
 void Worker::GiveBack(const queue::v1::Task& task, const absl::Status& fault) {
@@ -311,7 +381,7 @@ void Worker::GiveBack(const queue::v1::Task& task, const absl::Status& fault) {
     log::Warning("score_failed",
                  {{"job_id", options_.job_name}, {"count", *count}, {"error", fault}});
   }
-  // A judge that is busy has not failed, so that costs no try. `tries` are those that are left.
+  // A judge or plug-in that is busy has not failed, so that costs no try. `tries` are those that are left.
   const bool busy = absl::IsResourceExhausted(fault);
   ReleaseLeases({task}, busy ? queue::v1::RELEASE_REASON_DRAIN : queue::v1::RELEASE_REASON_FAULT,
                 busy ? kBusyRest : RestAfter(task.tries()));
@@ -332,23 +402,30 @@ void Worker::ReleaseLeases(const std::vector<queue::v1::Task>& tasks,
   for (const queue::v1::Task& task : tasks) ForgetLease(task.lease().id());
 }
 
-absl::StatusOr<std::vector<Worker::Inputs>> Worker::ReadInputs(
+absl::StatusOr<std::vector<Worker::TaskInputs>> Worker::ReadInputs(
     const std::vector<queue::v1::Task>& tasks) {
-  std::vector<Inputs> inputs(tasks.size());
-  const auto set = [&](size_t i, const std::string& name, const std::string& bytes) {
-    if (name == "messages") inputs[i].messages = bytes;
-    if (name == "answer_ends") inputs[i].ends = bytes;
+  std::vector<TaskInputs> inputs(tasks.size());
+  const auto set = [](Inputs& of, const std::string& name, const std::string& bytes) {
+    if (name == "messages") of.messages = bytes;
+    if (name == "answer_ends") of.ends = bytes;
   };
   std::vector<const queue::v1::Task*> unread;
-  std::set<size_t> gone;  // Those whose fields have not come.
-  // From (group, member) to the index of its task.
-  std::map<std::pair<std::string, uint32_t>, size_t> place;
+  std::set<Inputs*> gone;  // Those whose fields have not come.
+  // From (group, member) to its inputs.
+  std::map<std::pair<std::string, uint32_t>, Inputs*> place;
   for (size_t i = 0; i < tasks.size(); ++i) {
-    for (const common::v1::Field& field : tasks[i].fields()) set(i, field.name(), field.inline_());
+    const std::vector<common::v1::TrajectoryRef> owners = OwnersOf(tasks[i]);
+    inputs[i].resize(owners.size());
+    if (owners.empty()) continue;
+    // Only a member's task has fields.
+    for (const common::v1::Field& field : tasks[i].fields())
+      set(inputs[i][0], field.name(), field.inline_());
     if (tasks[i].wants().empty()) continue;
     unread.push_back(&tasks[i]);
-    gone.insert(i);
-    place[{tasks[i].owner().group(), tasks[i].owner().member()}] = i;
+    for (size_t j = 0; j < owners.size(); ++j) {
+      gone.insert(&inputs[i][j]);
+      place[{owners[j].group(), owners[j].member()}] = &inputs[i][j];
+    }
   }
 
   const auto take = [&](const std::vector<QueueClient::Fetched>& fetched) {
@@ -357,7 +434,7 @@ absl::StatusOr<std::vector<Worker::Inputs>> Worker::ReadInputs(
       if (it == place.end()) continue;
       gone.erase(it->second);
       for (int f = 0; f < record.record.fields_size(); ++f)
-        set(it->second, record.record.fields(f).name(), record.fields[f]);
+        set(*it->second, record.record.fields(f).name(), record.fields[f]);
     }
   };
 
@@ -369,7 +446,7 @@ absl::StatusOr<std::vector<Worker::Inputs>> Worker::ReadInputs(
     const absl::Status one = ReadAnswers({unread[i]}, take);
     if (!one.ok() && !IsTaskGone(one)) return one;
   }
-  for (const size_t i : gone) inputs[i] = {};  // One of their fields may have come with the task.
+  for (Inputs* const of : gone) *of = {};  // One of their fields may have come with the task.
   return inputs;
 }
 
@@ -393,49 +470,46 @@ void Worker::ForgetLease(const std::string& lease) {
   held_.erase(lease);
 }
 
-absl::Status Worker::PutScore(const queue::v1::Task& task, const Score& score) {
-  common::v1::Record record;
-  std::string payload;
-  *record.mutable_owner() = task.owner();
-  record.set_task(task.id());
-  record.set_lease(task.lease().id());
-  record.set_last(true);
-
-  const uint32_t generation = scorer_.generation();
-  AddInlineField("reward_status", common::v1::DTYPE_U8, score.status, &record);
-  AddInlineField("reward_gen", common::v1::DTYPE_U32, BytesOf(generation), &record);
-  // An answer that cannot be scored has a reason and no number.
-  if (score.status == "ok") {
-    AddInlineField("task_reward", common::v1::DTYPE_F64, BytesOf(score.task_reward), &record);
-    const std::vector<int64_t> shape = {static_cast<int64_t>(score.parts.size())};
-    AddField(
-        "reward_parts", common::v1::DTYPE_F64, shape,
-        {reinterpret_cast<const char*>(score.parts.data()), score.parts.size() * sizeof(double)},
-        &record, &payload);
-    if (!score.token_rewards.empty()) {
-      const std::vector<double>& rewards = score.token_rewards;
-      AddField("rew_tok", common::v1::DTYPE_F64, {static_cast<int64_t>(rewards.size() / 2), 2},
-               {reinterpret_cast<const char*>(rewards.data()), rewards.size() * sizeof(double)},
-               &record, &payload);
-    }
+absl::Status Worker::PutScores(const queue::v1::Task& task,
+                               const std::vector<common::v1::TrajectoryRef>& owners,
+                               const std::vector<Score>& scores) {
+  const bool of_member = task.owner().has_member();
+  for (size_t i = 0; i < scores.size(); ++i) {
+    common::v1::Record record;
+    std::string payload;
+    *record.mutable_owner() = owners[i];
+    record.set_task(task.id());
+    record.set_lease(task.lease().id());
+    record.set_last(of_member);
+    AddScore(scores[i], scorer_.generation(), &record, &payload);
+    SLUICE_RETURN_IF_ERROR(PutRecord(std::move(record), std::move(payload)));
   }
+  if (of_member) return absl::OkStatus();
 
-  const absl::string_view info = Utf8Prefix(score.info, kMaxInfo);
-  const std::vector<int64_t> info_shape = {static_cast<int64_t>(info.size())};
-  AddField("reward_info", common::v1::DTYPE_U8, info_shape, info, &record, &payload);
+  // A member may be dropped meanwhile, so the record that ends the task is one of the group.
+  common::v1::Record end;
+  *end.mutable_owner() = task.owner();
+  end.set_task(task.id());
+  end.set_lease(task.lease().id());
+  end.set_last(true);
+  return PutRecord(std::move(end), "");
+}
 
-  const std::string lease = task.lease().id();
-  return puts_.Put(std::move(record), std::move(payload), [this, lease](const PutOutcome& outcome) {
-    if (absl::IsCancelled(outcome.status)) return;  // The worker stops, and gives the lease back.
-    ForgetLease(lease);
-    if (outcome.status.ok()) return;
-    metrics_.late.Add();  // Another worker has the task by now, or its member is gone.
-    // A dropped group refuses the score of each of its members, so the log is limited.
-    if (const auto count = refused_.Count(Clock::Real()->Monotonic())) {
-      log::Info("scores_refused",
-                {{"job_id", options_.job_name}, {"count", *count}, {"last", outcome.status}});
-    }
-  });
+absl::Status Worker::PutRecord(common::v1::Record record, std::string payload) {
+  const std::string lease = record.lease();
+  const bool last = record.last();
+  return puts_.Put(
+      std::move(record), std::move(payload), [this, lease, last](const PutOutcome& outcome) {
+        if (absl::IsCancelled(outcome.status)) return;  // The worker stops, and gives it back.
+        if (last) ForgetLease(lease);
+        if (outcome.status.ok()) return;
+        if (last) metrics_.late.Add();  // Another worker has the task now, or its member is gone.
+        // A dropped group refuses the score of each of its members, so the log is limited.
+        if (const auto count = refused_.Count(Clock::Real()->Monotonic())) {
+          log::Info("scores_refused",
+                    {{"job_id", options_.job_name}, {"count", *count}, {"last", outcome.status}});
+        }
+      });
 }
 
 }  // namespace sluice::reward

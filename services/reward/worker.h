@@ -26,9 +26,12 @@ namespace sluice::reward {
 // One call leases many tasks, one Get reads all their answers, and one message carries many of
 // their scores.
 //
-// Tasks that compute are scored one after the other. Tasks that wait, for a judge or for a program
-// in a sandbox, are scored on threads of their own, and no more of them are leased than threads are
-// free.
+// Tasks that compute are scored one after the other. Tasks that wait, for a judge, a plug-in, or a
+// program in a sandbox, are scored on threads of their own, and no more of them are leased than
+// threads are free.
+//
+// If a rule of the scorer scores groups, a task is one of a whole group: all its answers are scored
+// at once, and its last record, which has no fields, ends it.
 //
 // Owns one thread, which runs Run(), those for scores that wait, and those of its queue clients.
 // Thread-safe.
@@ -69,37 +72,43 @@ class Worker {
   void Run();
   // Waits until tasks may be leased. Returns how many; 0: not yet.
   uint32_t AwaitRoom();
-  // What a task's score needs of its answer.
+  // What the score of an answer needs of it.
   struct Inputs {
     std::string messages;  // Empty if the answer is gone.
     std::string ends;      // The field answer_ends; empty if the job does not ask for it.
   };
+  // Those of a task, which is one of a member or of a group: in the order of OwnersOf().
+  using TaskInputs = std::vector<Inputs>;
   // Scores a task on a thread of its own.
-  void ScoreWaiting(const queue::v1::Task& task, const Inputs& inputs, std::string what);
+  void ScoreWaiting(const queue::v1::Task& task, const TaskInputs& inputs, std::string what);
   // Scores the tasks. After an error it gives back those that have no score.
   absl::Status ScoreTasks(const std::vector<queue::v1::Task>& tasks);
   // Sets *scored to the number of tasks, from the first, that need no more work.
   absl::Status ScoreLeasedTasks(const std::vector<queue::v1::Task>& tasks, size_t* scored);
-  // Scores the answer and puts the score.
-  absl::Status ScoreTask(const queue::v1::Task& task, const Inputs& inputs);
-  // The score of a task whose answer has this text.
-  Score RunScorer(const queue::v1::Task& task, const std::string& text, const nlohmann::json& row,
-                  const std::string& ends) const;
+  // Scores the answers of a task and puts the scores.
+  absl::Status ScoreTask(const queue::v1::Task& task, const TaskInputs& inputs);
+  // The scores of the answers with these places in `inputs`.
+  std::vector<Score> ScoreAnswers(const queue::v1::Task& task, const TaskInputs& inputs,
+                                  const std::vector<size_t>& places) const;
   // Gives a task back that could not be scored now.
   void GiveBack(const queue::v1::Task& task, const absl::Status& fault);
   void ReleaseLeases(const std::vector<queue::v1::Task>& tasks,
                      queue::v1::ReleaseReason reason = queue::v1::RELEASE_REASON_DRAIN,
                      absl::Duration not_before = absl::ZeroDuration());
   // In the order of `tasks`.
-  absl::StatusOr<std::vector<Inputs>> ReadInputs(const std::vector<queue::v1::Task>& tasks);
+  absl::StatusOr<std::vector<TaskInputs>> ReadInputs(const std::vector<queue::v1::Task>& tasks);
   // Reads the answers of `tasks` with one Get under the first one's lease, and passes them to
   // `take`.
   absl::Status ReadAnswers(
       const std::vector<const queue::v1::Task*>& tasks,
       const std::function<void(const std::vector<QueueClient::Fetched>&)>& take);
-  // Sends the score to the queue. After an error the score was not taken, and the task's lease is
-  // still held.
-  absl::Status PutScore(const queue::v1::Task& task, const Score& score);
+  // Sends the scores of these owners to the queue, which takes them all or none. After an error
+  // they were not taken, and the task's lease is still held.
+  absl::Status PutScores(const queue::v1::Task& task,
+                         const std::vector<common::v1::TrajectoryRef>& owners,
+                         const std::vector<Score>& scores);
+  // Sends one record of a task. The task ends with its last one.
+  absl::Status PutRecord(common::v1::Record record, std::string payload);
   // Stops renewing the lease, and does not give it back.
   void ForgetLease(const std::string& lease);
 

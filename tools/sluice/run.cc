@@ -11,10 +11,10 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/child.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/config/job_file.h"
-#include "tools/sluice/child.h"
 #include "tools/sluice/client.h"
 #include "tools/sluice/curve.h"
 #include "tools/sluice/fleet.h"

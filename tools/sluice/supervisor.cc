@@ -14,10 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/base/child.h"
 #include "common/base/file.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
-#include "tools/sluice/child.h"
 
 namespace sluice::cli {
 namespace {

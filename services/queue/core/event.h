@@ -130,6 +130,7 @@ struct TaskGrant {
   std::vector<std::string> wants;  // Fields that the worker has to Get, of each member.
   std::vector<Field> fields;       // Small inputs come with the grant.
   Finish finish = Finish::kNone;
+  std::vector<Finish> finishes;  // Of `members`.
   uint32_t round = 0;
   uint32_t tries = 0;  // Left, this one included.
   absl::Duration deadline;

@@ -48,8 +48,8 @@ SLUICE_FIELDS(Drop, items)
 SLUICE_FIELDS(ItemsAnswer, repeat, items)
 SLUICE_FIELDS(Room, pool, count)
 SLUICE_FIELDS(LeaseTasks, request, rooms, generation, wait)
-SLUICE_FIELDS(TaskGrant, id, name, owner, members, row, lease, wants, fields, finish, round, tries,
-              deadline)
+SLUICE_FIELDS(TaskGrant, id, name, owner, members, row, lease, wants, fields, finish, finishes,
+              round, tries, deadline)
 SLUICE_FIELDS(LeaseTasksAnswer, repeat, tasks, edge)
 SLUICE_FIELDS(Renew, leases, loaded)
 SLUICE_FIELDS(RenewAnswer, lost, ttl)

@@ -65,8 +65,10 @@ TaskGrant Job::GrantTask(const Caller& caller, const TaskQueue::Key& key) {
   // A group's task reads all that it needs of each sealed member.
   if (key.member == kWholeGroup) {
     for (uint32_t m = 0; m < group.members.size(); ++m) {
-      if (group.members[m].state == MemberState::kSealed)
-        grant.members.push_back({group.id, m, group.members[m].attempt});
+      const GroupMember& member = group.members[m];
+      if (member.state != MemberState::kSealed) continue;
+      grant.members.push_back({group.id, m, member.attempt});
+      grant.finishes.push_back(member.finish);
     }
     grant.wants = spec.needs;
     return grant;

@@ -21,6 +21,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "common/base/child.h"
 #include "common/base/file.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
@@ -34,7 +35,6 @@
 #include "sluice/registry/v1/registry.pb.h"
 #include "tests/bench/report.h"
 #include "tests/common/daemon/http.h"
-#include "tools/sluice/child.h"
 
 namespace sluice::bench {
 namespace {
@@ -151,11 +151,10 @@ class ControllerProcess {
   absl::Status Start(const std::string& dir) {
     const absl::Time began = absl::Now();
     SLUICE_ASSIGN_OR_RETURN(
-        const cli::Child child,
-        cli::StartChild(
-            {.argv = {ProgramPath("sluice-controller"), "--insecure-loopback", "--data-dir", dir,
-                      "--listen", "127.0.0.1:0", "--ops", "127.0.0.1:0"},
-             .stderr_path = dir + "/log"}));
+        const Child child,
+        StartChild({.argv = {ProgramPath("sluice-controller"), "--insecure-loopback", "--data-dir",
+                             dir, "--listen", "127.0.0.1:0", "--ops", "127.0.0.1:0"},
+                    .stderr_path = dir + "/log"}));
     pid_ = child.pid;
     std::string line;
     for (char c; read(child.stdout_fd, &c, 1) == 1 && c != '\n';) line += c;
@@ -216,10 +215,10 @@ absl::Status RunCommand(const ControllerProcess& controller, const std::string& 
   std::vector<std::string> argv = {ProgramPath("sluice")};
   argv.insert(argv.end(), args.begin(), args.end());
   argv.insert(argv.end(), {"--server", controller.address()});
-  SLUICE_ASSIGN_OR_RETURN(const cli::Child child,
-                          cli::StartChild({.argv = argv,
-                                           .stderr_path = dir + "/cli",
-                                           .env = {{"XDG_STATE_HOME", dir}, {"SLUICE_TLS", ""}}}));
+  SLUICE_ASSIGN_OR_RETURN(const Child child,
+                          StartChild({.argv = argv,
+                                      .stderr_path = dir + "/cli",
+                                      .env = {{"XDG_STATE_HOME", dir}, {"SLUICE_TLS", ""}}}));
   char bytes[65536];
   while (read(child.stdout_fd, bytes, sizeof bytes) > 0) {
   }
@@ -228,7 +227,7 @@ absl::Status RunCommand(const ControllerProcess& controller, const std::string& 
   waitpid(child.pid, &status, 0);
   if (status == 0) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("sluice ", args[0], " ", args[1], ": ",
-                                          cli::WaitStatusText(status), "; see ", dir, "/cli"));
+                                          WaitStatusText(status), "; see ", dir, "/cli"));
 }
 
 // A server takes 100 streams of one process, and each daemon needs one.
@@ -290,7 +289,7 @@ absl::Status SimulateDaemons(const std::string& controller, int first, int count
 class Fleet {
  public:
   ~Fleet() {
-    for (const cli::Child& child : children_) {
+    for (const Child& child : children_) {
       kill(child.pid, SIGKILL);
       waitpid(child.pid, nullptr, 0);
       close(child.stdout_fd);
@@ -301,14 +300,14 @@ class Fleet {
   absl::Status Start(const std::string& controller, int daemons, const std::string& dir) {
     for (int first = 0; first < daemons; first += kDaemonsOfProcess) {
       SLUICE_ASSIGN_OR_RETURN(
-          const cli::Child child,
-          cli::StartChild(
+          const Child child,
+          StartChild(
               {.argv = {"/proc/self/exe", "--simulate", controller, "--first", absl::StrCat(first),
                         "--daemons", absl::StrCat(std::min(kDaemonsOfProcess, daemons - first))},
                .stderr_path = dir + "/daemons"}));
       children_.push_back(child);
     }
-    for (const cli::Child& child : children_) {
+    for (const Child& child : children_) {
       char c;
       if (read(child.stdout_fd, &c, 1) != 1)
         return absl::UnavailableError(
@@ -318,7 +317,7 @@ class Fleet {
   }
 
  private:
-  std::vector<cli::Child> children_;
+  std::vector<Child> children_;
 };
 
 // All figures of one controller, by name. Those whose name ends in _s are in seconds, _ms in

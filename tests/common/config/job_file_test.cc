@@ -21,6 +21,7 @@
 #include "common/config/bind.h"
 #include "common/config/check.h"
 #include "common/config/fields.h"
+#include "common/scoring/job_scorer.h"
 #include "common/testing/data.h"
 #include "sluice/job/v1/job.pb.h"
 #include "sluice/rpc/v1/options.pb.h"
@@ -405,8 +406,9 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
       {"algorithm.preset=sync_grp", "Did you mean \"sync_grpo\"?"},
       {"reward.rewards.0.verifier=exakt",
        "is \"exakt\", wants code, countdown, exact, format, gsm8k, json_schema, judge, math, "
-       "multiple_choice, regex, text. Did you mean \"exact\"?"},
+       "multiple_choice, plugin, regex, text. Did you mean \"exact\"?"},
       {"reward.rewards.0.args={nonsense: 1}", "reward.rewards.0.args: "},
+      {"reward.rewards.0.granularity=group", "scores each answer by itself"},
       {"algorithm.loss.kind=pppo",
        "is \"pppo\", wants reinforce, ppo, dapo, gspo, cispo, sapo, aepo, dppo_tv. Did you mean "
        "\"ppo\"?"},
@@ -416,6 +418,21 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
     if (text[0] == '\0') EXPECT_THAT(ProblemLines(Parse(kMinimal, {set})), ElementsAre()) << set;
     else EXPECT_THAT(ProblemLines(Parse(kMinimal, {set})), ElementsAre(HasSubstr(text))) << set;
   }
+}
+
+TEST(JobFile, PathsOfPluginsAreRelativeToTheFileAndThoseOfSetsToTheWorkingFolder) {
+  const auto args = [](const std::string& text, const std::vector<std::string>& sets) {
+    const JobFile file = Parse(text, sets);
+    EXPECT_THAT(ProblemLines(file), ElementsAre());
+    return VerifierArgs(file.spec->reward().rewards(0))->dump();
+  };
+  const std::string entry = "{name: r, verifier: plugin, granularity: group, args: ";
+  const std::string file = absl::StrReplaceAll(
+      kMinimal, {{"{name: r, verifier: exact}", entry + "{trl: ../my/r.py:f, processes: 3}}"}});
+  EXPECT_EQ(args(file, {}), R"({"processes":3,"trl":"/my/r.py:f"})");
+  EXPECT_EQ(args(kMinimal, {absl::StrCat("reward.rewards=[", entry, "{exec: [node, ./r.js]}}]")}),
+            absl::StrCat(R"({"exec":["node",")", std::filesystem::current_path().string(),
+                         R"(/r.js"]})"));
 }
 
 // Training on rows has no other use for the algorithm.
@@ -565,7 +582,6 @@ TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
                           "rollout.sampling.top_k=5",
                           "rollout.environment.name=gym",
                           "rollout.environment.max_turns=2",
-                          "reward.rewards.0.granularity=group",
                           "reward.sandbox.tier=T2",
                           "trainer.parallel.tensor=2",
                           "weights.encoding=delta",

@@ -142,8 +142,8 @@ TEST(Keys, ThePrintedDefaultsMarkWhatIsRefusedAndListWhatThereIs) {
   EXPECT_THAT(text, testing::HasSubstr("# (not in this build, but for cpu) "));
   EXPECT_THAT(text, testing::HasSubstr("(grpo | dr_grpo | rloo | pool_loo | lite_ppo | maxrl | "));
   EXPECT_THAT(text, testing::HasSubstr("(required; code | countdown | exact | format | gsm8k | "
-                                       "json_schema | judge | math | multiple_choice | regex | "
-                                       "text)"));
+                                       "json_schema | judge | math | multiple_choice | plugin "
+                                       "| regex | text)"));
   EXPECT_THAT(
       text,
       testing::HasSubstr(

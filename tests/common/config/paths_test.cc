@@ -105,6 +105,22 @@ TEST_F(PathsTest, EachHostilePathIsRefusedInEachField) {
   EXPECT_EQ(CheckOnDaemon(spec, /*writes=*/true), absl::OkStatus());
 }
 
+TEST_F(PathsTest, AHostilePathOfAPluginIsRefused) {
+  job::v1::JobSpec spec = Spec();
+  job::v1::RewardEntry& entry = *spec.mutable_reward()->add_rewards();
+  entry.set_name("mine");
+  entry.set_verifier("plugin");
+  google::protobuf::Value& verl = (*entry.mutable_args()->mutable_fields())["verl"];
+  for (const std::string& path : HostilePaths(dir_)) {
+    verl.set_string_value(path + "/reward.py:compute_score");
+    const absl::Status status = CheckOnDaemon(spec);
+    EXPECT_EQ(ReasonOf(status), "OUTSIDE_ROOTS") << path << ": " << status;
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr("reward.rewards.0.args.verl"));
+  }
+  verl.set_string_value(dir_ + "/read/reward.py:compute_score");
+  EXPECT_EQ(CheckOnDaemon(spec), absl::OkStatus());
+}
+
 TEST_F(PathsTest, ADaemonThatOnlyReadsDoesNotJudgeWhereOthersWrite) {
   job::v1::JobSpec spec = Spec();
   spec.mutable_checkpoint()->set_dir("/elsewhere");

@@ -25,7 +25,7 @@ TEST(JobScorerTest, ProgramsAndJudgesHavePoolsOfTheirOwn) {
 
 TEST(JobScorerTest, TheToolchainsArePartOfTheGenerationOfPrograms) {
   const auto generation = [](const job::v1::Reward& reward, const char* identity) {
-    return MakeScorer(reward, {}, {.run = nullptr, .identity = identity})->generation();
+    return MakeScorer(reward, {.toolchains = identity})->generation();
   };
   EXPECT_NE(generation(RewardOf({"code"}), "g++ 12"), generation(RewardOf({"code"}), "g++ 13"));
   EXPECT_EQ(generation(RewardOf({"exact"}), "g++ 12"), generation(RewardOf({"exact"}), "g++ 13"));

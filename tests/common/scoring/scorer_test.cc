@@ -6,9 +6,12 @@
 #include <cmath>
 #include <limits>
 
+#include "common/base/status.h"
+
 namespace sluice {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 const nlohmann::json kRow = {{"answer", "42"}};
 
@@ -61,10 +64,10 @@ absl::StatusOr<Score> RunSteps(const std::string& reply, const std::string& answ
                   .verifier = "judge",
                   .weight = weight,
                   .args = {{"judge", "j"}, {"template", "prm"}, {"votes", 1}}});
-  const auto scorer =
-      Scorer::Make(std::move(more), combine,
-                   {.ask = [&](const std::string&, const std::string&, const std::string&,
-                               absl::Duration) -> absl::StatusOr<std::string> { return reply; }});
+  const auto scorer = Scorer::Make(
+      std::move(more), combine,
+      {.ask_judge = [&](const std::string&, const std::string&, const std::string&,
+                        absl::Duration) -> absl::StatusOr<std::string> { return reply; }});
   if (!scorer.ok()) return scorer.status();
   return scorer->Run({.text = answer}, {{"prompt", "q"}, {"answer", "42"}}, "x");
 }
@@ -155,7 +158,7 @@ TEST(ScorerTest, TheGenerationFollowsTheRules) {
 
 TEST(ScorerTest, TheGenerationNamesTheModelsThatJudge) {
   const auto generation = [](const std::string& identity) {
-    return Scorer::Make({Exact("a")}, Combine::kSum, {.ask = nullptr, .identity = identity})
+    return Scorer::Make({Exact("a")}, Combine::kSum, {.ask_judge = nullptr, .judges = identity})
         ->generation();
   };
   EXPECT_NE(generation("strict judge-7b"), generation("strict judge-70b"));
@@ -165,16 +168,123 @@ TEST(ScorerTest, TheGenerationNamesTheModelsThatJudge) {
 TEST(ScorerTest, AFaultOfAJudgeIsNoScoreAndKeepsItsError) {
   const absl::Status down = absl::UnavailableError("HTTP status 500");
   const RewardRule rule{.name = "quality", .verifier = "judge", .args = {{"judge", "strict"}}};
-  const auto scorer =
-      Scorer::Make({Exact("right"), rule}, Combine::kSum,
-                   {.ask = [&](const std::string&, const std::string&, const std::string&,
-                               absl::Duration) -> absl::StatusOr<std::string> { return down; },
-                    .identity = ""});
+  const auto scorer = Scorer::Make(
+      {Exact("right"), rule}, Combine::kSum,
+      {.ask_judge = [&](const std::string&, const std::string&, const std::string&,
+                        absl::Duration) -> absl::StatusOr<std::string> { return down; },
+       .judges = ""});
   const Score score = scorer->Run({.text = "42"}, {{"answer", "42"}, {"prompt", "6 * 7"}}, "x");
   EXPECT_EQ(score.status, "fault");
   EXPECT_EQ(score.fault.code(), down.code());
   EXPECT_THAT(score.fault.message(), HasSubstr("reward quality"));
   EXPECT_TRUE(score.parts.empty());
+}
+
+// A plug-in that gives each item a result made from its completion.
+RunPlugin Plugin(std::function<PluginResult(const std::string& completion)> result) {
+  return [result = std::move(result)](const std::string&, const std::vector<nlohmann::json>& items,
+                                      absl::Duration) {
+    std::vector<PluginResult> results;
+    for (const nlohmann::json& item : items) results.push_back(result(item["completion"]));
+    return results;
+  };
+}
+
+RewardRule PluginRule(nlohmann::json args = nlohmann::json::object()) {
+  args["verl"] = "/rewards/mine.py:compute_score";
+  return {.name = "mine", .verifier = "plugin", .args = std::move(args)};
+}
+
+TEST(ScorerTest, APluginGivesAScoreOrNoneOrAnErrorWithItsCause) {
+  const auto scorer =
+      Scorer::Make({Exact("right"), PluginRule({{"low", -1}, {"high", 2}})}, Combine::kSum,
+                   {.run_plugin = Plugin([](const std::string& completion) -> PluginResult {
+                      if (completion == "none") return {};
+                      if (completion == "raise") return {.error = "KeyError: 'x'"};
+                      if (completion == "poison") return {.error = "it ended", .reason = "poison"};
+                      if (completion == "later") return {.error = "no network", .retryable = true};
+                      return {.score = static_cast<double>(completion.size())};
+                    })});
+  ASSERT_TRUE(scorer.ok()) << scorer.status();
+  const nlohmann::json row = {{"answer", "42"}};
+  EXPECT_EQ(scorer->Run({.text = "42"}, row, "x").task_reward, 3);
+
+  // The part that does not apply is absent, and no 0.
+  const Score none = scorer->Run({.text = "none"}, row, "x");
+  EXPECT_EQ(none.status, "ok");
+  EXPECT_TRUE(std::isnan(none.parts[1]));
+
+  const Score raised = scorer->Run({.text = "raise"}, row, "x");
+  EXPECT_EQ(raised.status, "plugin_error");
+  EXPECT_EQ(raised.info, R"({"mine":"KeyError: 'x'"})");
+  EXPECT_TRUE(raised.fault.ok());
+  EXPECT_EQ(scorer->Run({.text = "poison"}, row, "x").status, "poison");
+  EXPECT_EQ(scorer->Run({.text = "too long"}, row, "x").status, "bad_value");
+
+  const Score later = scorer->Run({.text = "later"}, row, "x");
+  EXPECT_EQ(later.status, "fault");
+  EXPECT_EQ(ReasonOf(later.fault), "PLUGIN_FAULT");
+}
+
+TEST(ScorerTest, AnAnswerToWhichNoPluginAppliesIsUnscorableAndItsRowIsNotAtFault) {
+  const auto scorer =
+      Scorer::Make({PluginRule()}, Combine::kSum,
+                   {.run_plugin = Plugin([](const std::string&) { return PluginResult(); })});
+  EXPECT_EQ(scorer->Run({.text = "a"}, {{"answer", "42"}}, "x").status, "no_score");
+}
+
+TEST(ScorerTest, APluginGetsTheRowAsFieldsOfItsItem) {
+  std::vector<nlohmann::json> seen;
+  const auto scorer =
+      Scorer::Make({PluginRule()}, Combine::kSum,
+                   {.run_plugin = [&](const std::string&, const std::vector<nlohmann::json>& items,
+                                      absl::Duration) {
+                     seen = items;
+                     return std::vector<PluginResult>(items.size(), PluginResult{.score = 1});
+                   }});
+  (void)scorer->Run({.text = "7\xff", .truncated = true, .data_source = "sums"},
+                    {{"answer", 7}, {"prompt", "3 + 4"}, {"level", 2}}, "sums");
+  EXPECT_EQ(seen[0], (nlohmann::json{{"completion", "7\xef\xbf\xbd"},
+                                     {"truncated", true},
+                                     {"data_source", "sums"},
+                                     {"prompt", "3 + 4"},
+                                     {"ground_truth", 7},
+                                     {"extra_info", {{"level", 2}}}}));
+}
+
+TEST(ScorerTest, ARuleOfAGroupGetsAllAnswersAtOnceAndTheOthersOneByOne) {
+  std::vector<size_t> calls;
+  RewardRule rule = PluginRule();
+  rule.scores_groups = true;
+  const auto scorer =
+      Scorer::Make({Exact("right"), rule}, Combine::kSum,
+                   {.run_plugin = [&](const std::string&, const std::vector<nlohmann::json>& items,
+                                      absl::Duration) {
+                     calls.push_back(items.size());
+                     std::vector<PluginResult> results;
+                     for (size_t i = 0; i < items.size(); ++i)
+                       results.push_back({.score = 10. * i});
+                     results.back() = {.error = "bad"};
+                     return results;
+                   }});
+  EXPECT_TRUE(scorer->scores_groups());
+  const std::vector<Score> scores =
+      scorer->RunGroup({{.text = "42"}, {.text = "41"}, {.text = "42"}}, {{"answer", "42"}}, "x");
+  EXPECT_THAT(calls, ElementsAre(3));
+  EXPECT_EQ(scores[0].task_reward, 1);
+  EXPECT_EQ(scores[1].task_reward, 10);
+  EXPECT_EQ(scores[2].status, "plugin_error");
+}
+
+TEST(ScorerTest, TheGenerationFollowsThePluginsFilesAndGranularity) {
+  const auto generation = [](bool groups, const std::string& plugins) {
+    RewardRule rule = PluginRule();
+    rule.scores_groups = groups;
+    return Scorer::Make({rule}, Combine::kSum, {.plugins = plugins})->generation();
+  };
+  EXPECT_EQ(generation(false, "a"), generation(false, "a"));
+  EXPECT_NE(generation(false, "a"), generation(false, "b"));
+  EXPECT_NE(generation(false, "a"), generation(true, "a"));
 }
 
 TEST(ScorerTest, AnAnswerPassesWhereEachRewardWithAWeightAboveZeroGivesItsFullScore) {

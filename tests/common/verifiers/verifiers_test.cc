@@ -187,8 +187,7 @@ TEST(TextTest, AnArgumentWithAWrongValueIsNamedWithItAndNotCalledMissing) {
 TEST(RegistryTest, UnknownNamesAndArgumentsAreRefusedWithTheKnownOnes) {
   EXPECT_THAT(std::string(MakeVerifier("gsm", {}).status().message()),
               HasSubstr("code, countdown, exact, format, gsm8k, json_schema, judge, math, "
-                        "multiple_choice, regex, "
-                        "text"));
+                        "multiple_choice, plugin, regex, text"));
   EXPECT_THAT(std::string(MakeVerifier("exact", {{"trimm", true}}).status().message()),
               HasSubstr("args.trimm is unknown; the known ones are: trim, ignore_case"));
   EXPECT_THAT(std::string(MakeVerifier("exact", {{"trim", 3}}).status().message()),
@@ -237,9 +236,9 @@ TEST(RegistryTest, HostileTextsGetAFiniteScoreInRangeFromEveryVerifier) {
   }
 
   for (const VerifierRow& row : Verifiers()) {
-    // They do not score the text itself: judge_test.cc has hostile replies, and
-    // code_verifier_test.cc of the sandboxes hostile programs.
-    if (row.name == "judge" || row.name == "code") continue;
+    // They do not score the text itself: judge_test.cc and tests/common/plugins have hostile
+    // replies, and code_verifier_test.cc of the sandboxes hostile programs.
+    if (row.name == "judge" || row.name == "plugin" || row.name == "code") continue;
     ASSERT_TRUE(args.contains(std::string(row.name))) << "no case for " << row.name;
     const Json gold = row.name == "countdown"         ? Json{{"answer", 3}, {"numbers", {1, 2}}}
                       : row.name == "multiple_choice" ? Json{{"answer", "B"}}

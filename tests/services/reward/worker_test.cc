@@ -87,7 +87,7 @@ class WorkerTest : public testing::Test {
         *Scorer::Make({{.name = "right",
                         .verifier = "judge",
                         .args = {{"judge", "strict"}, {"template", "rubric"}, {"rubric", "r"}}}},
-                      Combine::kSum, {.ask = std::move(ask)});
+                      Combine::kSum, {.ask_judge = std::move(ask)});
     StartWith(std::move(scorer),
               {.pool = "io", .waiting = waiting, .capacity = std::move(capacity)});
   }
@@ -192,14 +192,78 @@ TEST_F(WorkerTest, AStepsScoreGoesToTheTokenThatEndsIt) {
                       .verifier = "judge",
                       .args = {{"judge", "strict"}, {"template", "prm"}, {"votes", 1}}}},
                     Combine::kSum,
-                    {.ask = [](const std::string&, const std::string&, const std::string&,
-                               absl::Duration) -> absl::StatusOr<std::string> {
+                    {.ask_judge = [](const std::string&, const std::string&, const std::string&,
+                                     absl::Duration) -> absl::StatusOr<std::string> {
                       return "{\"scores\": [10, 5]}";
                     }});
   StartWith(std::move(scorer), {.pool = "io", .waiting = 1});
 
   EXPECT_THAT(released_.Pop(), ElementsAre("lease 1"));
   EXPECT_THAT(rewards.Pop(), ElementsAre(7, 0.5, 10, 0.25));
+}
+
+TEST_F(WorkerTest, AGroupIsScoredAtOnceAndItsTaskEndsWithARecordOfTheGroup) {
+  queue::v1::Task task = TaskOf(0, false);
+  task.mutable_owner()->clear_member();
+  task.clear_wants();
+  task.clear_finish();
+  for (uint32_t member : {0, 2, 3}) {
+    common::v1::TrajectoryRef& ref = *task.add_members();
+    ref.set_group(task.owner().group());
+    ref.set_member(member);
+    *task.add_wants()->mutable_owner() = ref;
+    task.add_finishes(member == 2 ? common::v1::FINISH_LENGTH : common::v1::FINISH_STOP);
+  }
+  Lease({task});
+  // Member 3 was dropped meanwhile.
+  served_.queue.on_get = [&](FakeQueue::GetStream& stream, const queue::v1::GetRequest&) {
+    queue::v1::GetHeader header;
+    for (uint32_t member : {0, 2}) {
+      common::v1::Record& record = *header.add_records();
+      record.mutable_owner()->set_group(task.owner().group());
+      record.mutable_owner()->set_member(member);
+      AddInlineField("messages", common::v1::DTYPE_UNSPECIFIED, kMessages, &record);
+    }
+    header.set_end(true);
+    stream.Send(*rpc::EncodeFrame(header, {}));
+    stream.End(absl::OkStatus());
+  };
+  Handed<common::v1::Record> records;
+  served_.queue.on_put = [&](FakeQueue::PutStreamEnd& stream, const queue::v1::PutHeader& header,
+                             const std::string&) {
+    for (const common::v1::Record& record : header.records()) records.Push(record);
+    stream.Ack(header.seq());
+  };
+
+  served_.Start();
+  Handed<std::vector<nlohmann::json>> asked;
+  Scorer scorer =
+      *Scorer::Make({{.name = "mine",
+                      .verifier = "plugin",
+                      .scores_groups = true,
+                      .args = {{"trl", "/rewards/mine.py:score"}}}},
+                    Combine::kSum,
+                    {.run_plugin = [&](const std::string&, const std::vector<nlohmann::json>& items,
+                                       absl::Duration) {
+                      asked.Push(items);
+                      return std::vector<PluginResult>(items.size(), PluginResult{.score = 3});
+                    }});
+  StartWith(std::move(scorer), {.pool = "io", .waiting = 2});
+
+  const std::vector<nlohmann::json> items = asked.Pop();
+  ASSERT_EQ(items.size(), 2u);
+  EXPECT_EQ(items[0]["truncated"], false);
+  EXPECT_EQ(items[1]["truncated"], true);
+  for (uint32_t member : {0, 2}) {
+    const common::v1::Record record = records.Pop();
+    EXPECT_EQ(record.owner().member(), member);
+    EXPECT_EQ(record.fields(0).inline_(), "ok");
+    EXPECT_FALSE(record.last());
+  }
+  const common::v1::Record end = records.Pop();
+  EXPECT_FALSE(end.owner().has_member());
+  EXPECT_TRUE(end.last());
+  EXPECT_EQ(end.fields_size(), 0);
 }
 
 TEST_F(WorkerTest, NoMoreTasksAreLeasedThanThreadsAreFree) {
@@ -268,8 +332,8 @@ TEST_F(WorkerTest, AWorkerThatStopsGivesBackWhatItsJudgeHasNotScored) {
   served_.Start();
   Scorer scorer = *Scorer::Make(
       {{.name = "right", .verifier = "judge", .args = {{"judge", "strict"}}}}, Combine::kSum,
-      {.ask = [&](const std::string&, const std::string&, const std::string&,
-                  absl::Duration) -> absl::StatusOr<std::string> {
+      {.ask_judge = [&](const std::string&, const std::string&, const std::string&,
+                        absl::Duration) -> absl::StatusOr<std::string> {
         asked.Push(0);
         stop.WaitFor(absl::InfiniteDuration());
         return absl::CancelledError("stopped");

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "common/base/child.h"
 #include "common/base/file.h"
-#include "tools/sluice/child.h"
 #include "tools/sluice/fleet.h"
 
 namespace sluice::cli {

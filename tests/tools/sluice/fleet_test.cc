@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/child.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
-#include "tools/sluice/child.h"
 
 namespace sluice::cli {
 namespace {

@@ -133,11 +133,26 @@ const Case kCases[] = {
      "wants auto, k2, k3, k2+, k3_is"},
     {"a verifier of a later build", "reward.rewards.0.verifier=ifeval", kRefused,
      R"("ifeval" is not in this build; use code, countdown, exact, format, gsm8k, json_schema, )"
-     R"(judge, math, multiple_choice, regex or text)"},
+     R"(judge, math, multiple_choice, plugin, regex or text)"},
     {"an evaluation that needs a judge",
      "reward.rewards=[{name: q, verifier: judge, args: {judge: strict}}] eval.every_steps=10 "
      "eval.datasets=[{name: digits, path: DIR/rows.jsonl, prompt: digits, answer: digits}]",
      kRefused, "would be scored by the judge of reward q, but rollouts score evaluations"},
+    {"an evaluation that needs a plug-in",
+     "reward.rewards=[{name: q, verifier: plugin, args: {verl: DIR/reward.py:score}}] "
+     "eval.every_steps=10 "
+     "eval.datasets=[{name: digits, path: DIR/rows.jsonl, prompt: digits, answer: digits}]",
+     kRefused, "would be scored by the plug-in of reward q, but rollouts score evaluations"},
+    {"a plug-in without its file",
+     "reward.rewards=[{name: q, verifier: plugin, args: {verl: DIR/none.py:score}}]", kRefused,
+     "reward.rewards.0.args: there is no file "},
+    {"a plug-in without its function",
+     "reward.rewards=[{name: q, verifier: plugin, args: {verl: DIR/none.py}}]", kRefused,
+     "which names no function; wanted: FILE.py:FUNCTION"},
+    {"a reward of whole groups, which are cut short",
+     "reward.rewards=[{name: q, verifier: plugin, args: {trl: DIR/r.py:f}, granularity: group}] "
+     "queue.straggler.policy=shrink",
+     kRefused, "a reward of granularity group is given only when all have answered"},
     {"rewards of steps that all tokens would share",
      "reward.rewards=[{name: q, verifier: judge, args: {judge: strict, template: prm}}]", kRefused,
      "algorithm.advantage.kind is rloo, which gives all tokens of an answer the same advantage"},

@@ -7,8 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/base/child.h"
 #include "common/base/file.h"
-#include "tools/sluice/child.h"
 #include "tools/sluice/fleet.h"
 
 namespace sluice::cli {

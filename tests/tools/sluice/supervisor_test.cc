@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include "common/base/child.h"
 #include "common/base/file.h"
 #include "common/base/mutex.h"
-#include "tools/sluice/child.h"
 
 namespace sluice::cli {
 namespace {

@@ -12,11 +12,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "common/base/child.h"
 #include "common/base/fd.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/daemon/daemon.h"
-#include "tools/sluice/child.h"
 #include "tools/sluice/doctor/checks.h"
 
 namespace sluice::cli {

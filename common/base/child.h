@@ -10,23 +10,29 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-namespace sluice::cli {
+namespace sluice {
 
 struct ChildOptions {
   std::vector<std::string> argv;  // argv[0] is the path of the program.
   std::string stderr_path;        // Output is appended to this file; empty: inherit stderr.
+  // Give the child pipes for stdin and stderr, in place of an empty stdin and of `stderr_path`.
+  bool pipes = false;
   // Changes to this process's environment; an empty value removes the variable.
   std::map<std::string, std::string> env;
+  bool only_env = false;         // `env` is the whole environment of the child.
+  std::string folder;            // The child starts there; empty: in the folder of this process.
   bool dies_with_parent = true;  // Send SIGKILL when the *thread* that started the child ends.
   // Start a new session, so that neither Ctrl-C nor the end of the terminal reaches the child.
   bool own_session = false;
 };
 
-// A child process. Its stdout is a pipe and its stdin is empty. It has its own process group, so
-// that Ctrl-C at the terminal does not reach it directly.
+// A child process. Its stdout is a pipe. It has its own process group, so that Ctrl-C at the
+// terminal does not reach it directly. The caller closes the descriptors.
 struct Child {
   pid_t pid = -1;
-  int stdout_fd = -1;  // The reading end of the pipe; the caller closes it.
+  int stdout_fd = -1;  // The reading end of the pipe.
+  // With ChildOptions::pipes, the writing end of its stdin and the reading end of its stderr.
+  int stdin_fd = -1, stderr_fd = -1;
 };
 
 // NOT_FOUND: there is no such program.
@@ -48,4 +54,4 @@ absl::Status SignalProcess(pid_t pid, uint64_t start, int signal);
 // `timeout`.
 absl::Status AwaitEnd(pid_t pid, uint64_t start, absl::Duration timeout);
 
-}  // namespace sluice::cli
+}  // namespace sluice

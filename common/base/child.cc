@@ -1,4 +1,4 @@
-#include "tools/sluice/child.h"
+#include "common/base/child.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -15,32 +15,41 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/fd.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
 
 extern char** environ;
 
-namespace sluice::cli {
+namespace sluice {
 namespace {
 
-// Returns the environment of the child: that of this process with `changes` applied.
-std::vector<std::string> Environment(const std::map<std::string, std::string>& changes) {
+// Returns the environment of the child.
+std::vector<std::string> ChildEnvironment(const ChildOptions& options) {
   std::vector<std::string> out;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
+  for (char** entry = environ; *entry != nullptr && !options.only_env; ++entry) {
     const std::string name = std::string(*entry).substr(0, std::strcspn(*entry, "="));
-    if (changes.count(name) == 0) out.push_back(*entry);
+    if (options.env.count(name) == 0) out.push_back(*entry);
   }
-  for (const auto& [name, value] : changes) {
+  for (const auto& [name, value] : options.env) {
     if (!value.empty()) out.push_back(absl::StrCat(name, "=", value));
   }
   return out;
 }
 
-std::vector<char*> Pointers(const std::vector<std::string>& texts) {
+std::vector<char*> ChildPointers(const std::vector<std::string>& texts) {
   std::vector<char*> pointers;
   for (const std::string& text : texts) pointers.push_back(const_cast<char*>(text.c_str()));
   pointers.push_back(nullptr);
   return pointers;
+}
+
+absl::Status MakePipe(Fd* read_end, Fd* write_end) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
+  *read_end = Fd(ends[0]);
+  *write_end = Fd(ends[1]);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -52,20 +61,21 @@ absl::StatusOr<Child> StartChild(const ChildOptions& options) {
   }
   // Prepare everything before fork(): in the child of a process with threads, only system calls are
   // safe.
-  const std::vector<std::string> environment = Environment(options.env);
-  std::vector<char*> argv = Pointers(options.argv), envp = Pointers(environment);
+  const std::vector<std::string> environment = ChildEnvironment(options);
+  std::vector<char*> argv = ChildPointers(options.argv), envp = ChildPointers(environment);
   const char* err_path = options.stderr_path.empty() ? nullptr : options.stderr_path.c_str();
   const pid_t parent = getpid();
-  int out[2];
-  if (pipe2(out, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
+  const char* folder = options.folder.empty() ? nullptr : options.folder.c_str();
+  // The ends that the caller gets, and those of the child.
+  Fd out, in, err, child_out, child_in, child_err;
+  SLUICE_RETURN_IF_ERROR(MakePipe(&out, &child_out));
+  if (options.pipes) {
+    SLUICE_RETURN_IF_ERROR(MakePipe(&child_in, &in));
+    SLUICE_RETURN_IF_ERROR(MakePipe(&err, &child_err));
+  }
 
   const pid_t pid = fork();
-  if (pid < 0) {
-    const absl::Status status = ErrnoStatus(errno, "fork");
-    close(out[0]);
-    close(out[1]);
-    return status;
-  }
+  if (pid < 0) return ErrnoStatus(errno, "fork");
 
   if (pid == 0) {
     // In the child. Nothing here may allocate memory or take a lock.
@@ -81,10 +91,12 @@ absl::StatusOr<Child> StartChild(const ChildOptions& options) {
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
     signal(SIGPIPE, SIG_DFL);
-    const int null = open("/dev/null", O_RDONLY);
-    dup2(null, 0);
-    dup2(out[1], 1);
-    if (err_path != nullptr) {
+    if (folder != nullptr && chdir(folder) != 0) _exit(127);
+    dup2(child_in.valid() ? child_in.get() : open("/dev/null", O_RDONLY), 0);
+    dup2(child_out.get(), 1);
+    if (child_err.valid()) {
+      dup2(child_err.get(), 2);
+    } else if (err_path != nullptr) {
       const int err = open(err_path, O_WRONLY | O_CREAT | O_APPEND, 0644);
       if (err < 0) _exit(127);
       dup2(err, 2);
@@ -93,8 +105,7 @@ absl::StatusOr<Child> StartChild(const ChildOptions& options) {
     _exit(127);
   }
 
-  close(out[1]);
-  return Child{pid, out[0]};
+  return Child{pid, out.Release(), in.Release(), err.Release()};
 }
 
 std::string WaitStatusText(int status) {
@@ -142,4 +153,4 @@ absl::Status AwaitEnd(pid_t pid, uint64_t start, absl::Duration timeout) {
   return status;
 }
 
-}  // namespace sluice::cli
+}  // namespace sluice

@@ -1,0 +1,117 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+#include "common/log/throttle.h"
+#include "common/plugins/launch.h"
+#include "common/plugins/plugin_process.h"
+#include "common/verifiers/plugin_result.h"
+#include "common/verifiers/plugin_spec.h"
+
+namespace sluice {
+
+// Runs one plug-in of one job: keeps `PluginSpec::processes` processes of it, and gives them the
+// answers to score. A process that ends, hangs or writes what is no answer is killed and replaced,
+// and costs no answer its score: what it had not answered is asked of another one, alone. An input
+// on which processes end three times, while the plug-in's self-test passes, is poison: it gets an
+// error instead of a score.
+//
+// Owns one thread, which starts the processes, and those of the processes. Thread-safe.
+class PluginHost {
+ public:
+  struct Options {
+    std::string job;   // Name of the job, for its hello and for log lines.
+    std::string name;  // Name of the reward, for messages.
+    PluginSpec spec;
+    bool scores_groups = false;  // It gets whole groups. Else each request has one item.
+    LaunchPlugin launch = LaunchUnconfined;
+    absl::Duration start_timeout = absl::Minutes(1);
+    absl::Duration first_back_off = absl::Milliseconds(200);  // Doubles up to 30 s.
+    // Called on the host's thread when the first processes have failed to start three times in a
+    // row, with the reason. May be null.
+    std::function<void(absl::Status why)> on_broken;
+  };
+
+  // Reads the plug-in's files, and begins to start processes. Errors as PluginVersion() and
+  // PluginCommandOf().
+  static absl::StatusOr<std::unique_ptr<PluginHost>> Make(Options options);
+  ~PluginHost();  // Calls Stop().
+
+  // Identifies the files of the plug-in, and the SDK that runs them.
+  const std::string& version() const { return version_; }
+
+  // How many answers are worth leasing: as many as the processes take, and as many again.
+  // UNAVAILABLE PLUGIN_DOWN: no process runs; the message says why.
+  absl::StatusOr<uint32_t> Capacity() const;
+
+  // Has the items scored, those of a group, or one. Blocks up to `timeout` until a process is free,
+  // and as long again for each call.
+  // RESOURCE_EXHAUSTED PLUGIN_DOWN: no process has started in this time, or it is broken; the
+  // message says why.
+  // RESOURCE_EXHAUSTED PLUGIN_BUSY: no process was free in this time.
+  // DEADLINE_EXCEEDED PLUGIN_DEADLINE: the plug-in gave no answer. Another try may succeed.
+  // CANCELLED: Stop() was called.
+  absl::StatusOr<std::vector<PluginResult>> Score(const std::vector<nlohmann::json>& items,
+                                                  absl::Duration timeout);
+
+  // Kills the processes; calls end with CANCELLED. Idempotent.
+  void Stop();
+
+  // Processes started so far, for tests and metrics.
+  uint64_t starts() const;
+
+ private:
+  struct Slot {
+    std::shared_ptr<PluginProcess> process;  // Null: to be started at `next_start`.
+    uint32_t calls = 0;
+    absl::Duration next_start;
+    int failures = 0;  // Starts in a row that failed, or whose process gave no answer.
+  };
+
+  PluginHost(Options options, PluginCommand command, std::string version);
+  void Run();
+  // Starts a process and tests it.
+  absl::StatusOr<std::shared_ptr<PluginProcess>> StartProcess();
+  absl::Status CheckFiles() const;
+  absl::Status RunSelfTest(PluginProcess& process) const;
+  // Waits for a process that can take a call; with `alone`, for one without other calls.
+  absl::StatusOr<Slot*> Acquire(absl::Duration deadline, bool alone);
+  void Release(Slot* slot, bool alone, const absl::Status& outcome);
+  // How many calls it takes at a time; 0 while it has no process.
+  static uint32_t LimitOf(const Slot& slot);
+  // Counts that a process ended on these items. Returns how often that has happened.
+  int AddStrike(const std::vector<nlohmann::json>& items);
+  void LogStderr(absl::string_view line);
+
+  const Options options_;
+  const PluginCommand command_;
+  const std::string version_;
+  log::Throttle stderr_lines_{absl::Seconds(1)};
+  log::Throttle ends_{absl::Seconds(10)};
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<PluginProcess> starting_ ABSL_GUARDED_BY(mu_);  // Not in a slot yet.
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t starts_ ABSL_GUARDED_BY(mu_) = 0;
+  bool ever_ran_ ABSL_GUARDED_BY(mu_) = false;
+  int first_failures_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Status last_failure_ ABSL_GUARDED_BY(mu_);  // Of a start.
+  // SHA-256 of items to the number of processes that ended on them; the oldest are forgotten.
+  std::map<std::string, int> strikes_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::string> strike_order_ ABSL_GUARDED_BY(mu_);
+  std::thread thread_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,314 @@
+#include "common/plugins/plugin_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/base/utf8.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kLastWords = 2000;
+constexpr size_t kMaxStderrLine = 4096;
+constexpr size_t kRead = 64 << 10;
+// How long it may take until the end of a process that has closed its pipes is known.
+constexpr absl::Duration kEnding = absl::Milliseconds(500);
+
+absl::Duration Now() { return Clock::Real()->Monotonic(); }
+
+// Waits for `events` of `fd` until `deadline`. False: it has passed.
+bool AwaitFd(int fd, short events, absl::Duration deadline) {
+  while (true) {
+    const absl::Duration left = deadline - Now();
+    if (left <= absl::ZeroDuration()) return false;
+    pollfd wait{fd, events, 0};
+    // Rounded up, so that the loop does not spin in the last millisecond.
+    const int64_t ms = std::min<int64_t>(absl::ToInt64Milliseconds(left) + 1, 1 << 30);
+    if (poll(&wait, 1, static_cast<int>(ms)) > 0) return true;
+  }
+}
+
+absl::Status StartError(absl::string_view what) {
+  return Error(absl::StatusCode::kUnavailable, "PLUGIN_START", what);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PluginProcess>> PluginProcess::Start(const Launch& launch,
+                                                                    TakeLine take_line) {
+  SLUICE_ASSIGN_OR_RETURN(const Child child, launch());
+  return absl::WrapUnique(new PluginProcess(child, std::move(take_line)));
+}
+
+PluginProcess::PluginProcess(Child child, TakeLine take_line)
+    : pid_(child.pid),
+      in_(child.stdin_fd),
+      out_(child.stdout_fd),
+      err_(child.stderr_fd),
+      stop_(eventfd(0, EFD_CLOEXEC)),
+      take_line_(std::move(take_line)) {
+  for (const Fd* fd : {&in_, &out_, &err_}) fcntl(fd->get(), F_SETFL, O_NONBLOCK);
+  // A request of a few hundred kilobytes then needs no second write.
+  fcntl(in_.get(), F_SETPIPE_SZ, 1 << 20);
+  stderr_thread_ = std::thread([this] { ReadStderr(); });
+}
+
+PluginProcess::~PluginProcess() {
+  End(absl::CancelledError("the plug-in is stopped"));
+  eventfd_write(stop_.get(), 1);
+  stderr_thread_.join();
+}
+
+absl::Status PluginProcess::Describe(const std::string& hello, absl::Duration timeout) {
+  const absl::Duration deadline = Now() + timeout;
+  absl::StatusOr<std::vector<std::string>> lines = std::vector<std::string>();
+  absl::Status written = Write(hello, deadline);
+  while (written.ok() && lines.ok() && lines->empty()) lines = ReadLines(deadline);
+  if (!written.ok() || absl::IsOutOfRange(lines.status())) {
+    EndByItself("it ended before it described itself", /*ended=*/true);
+    return StartError(status().message());
+  }
+  if (!lines.ok()) {
+    EndByItself(absl::IsDeadlineExceeded(lines.status())
+                    ? "it gave no description of itself in time"
+                    : lines.status().message(),
+                /*ended=*/false);
+    return StartError(status().message());
+  }
+  absl::StatusOr<PluginDescription> description = ParsePluginDescription(lines->front());
+  if (!description.ok() || lines->size() > 1) {
+    EndByItself(description.ok() ? "it wrote two lines where its description is wanted"
+                                 : description.status().message(),
+                /*ended=*/false);
+    return StartError(status().message());
+  }
+  description_ = *std::move(description);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<PluginResult>> PluginProcess::Call(
+    const std::vector<nlohmann::json>& items, absl::Duration timeout) {
+  const absl::Duration deadline = Now() + timeout;
+  Pending call{.items = items.size()};
+  uint64_t id;
+  {
+    MutexLock lock(&mu_);
+    if (!ended_.ok()) return Error(absl::StatusCode::kUnavailable, "PLUGIN_GONE", ended_.message());
+    id = next_id_++;
+  }
+  const std::string line = PluginRequest(id, timeout, items);
+  if (line.size() > kMaxPluginLine) {
+    return Error(absl::StatusCode::kInvalidArgument, "TOO_LARGE",
+                 absl::StrCat("the answers and their row need a line of ", line.size(),
+                              " bytes for the plug-in; the limit is ", kMaxPluginLine));
+  }
+  {
+    MutexLock lock(&mu_);
+    if (!ended_.ok()) return Error(absl::StatusCode::kUnavailable, "PLUGIN_GONE", ended_.message());
+    pending_[id] = &call;
+  }
+
+  const absl::Status written = Write(line, deadline);
+  // It may have ended while nobody called, so the call had no part in it.
+  if (absl::IsUnavailable(written)) EndByItself("it ended", /*ended=*/true, "PLUGIN_GONE");
+
+  const auto late = [&] {
+    return Error(absl::StatusCode::kDeadlineExceeded, "PLUGIN_DEADLINE",
+                 absl::StrCat("the plug-in ", description_.name, " gave no answer in ",
+                              absl::FormatDuration(timeout), " and was killed"));
+  };
+  mu_.Lock();
+  while (!call.done) {
+    if (Now() >= deadline || absl::IsDeadlineExceeded(written)) {
+      pending_.erase(id);
+      mu_.Unlock();
+      End(Error(absl::StatusCode::kUnavailable, "PLUGIN_GONE",
+                "another call of the plug-in had no answer in time, so it was killed"));
+      return late();
+    }
+    if (reading_) {
+      changed_.WaitFor(&mu_, deadline - Now());
+      continue;
+    }
+    reading_ = true;
+    mu_.Unlock();
+    ReadAnswers(deadline);
+    mu_.Lock();
+    reading_ = false;
+  }
+  const bool others = !pending_.empty();
+  mu_.Unlock();
+  if (others) changed_.NotifyAll();  // Somebody else reads now.
+  return std::move(call.result);
+}
+
+absl::Status PluginProcess::Write(absl::string_view line, absl::Duration deadline) {
+  MutexLock lock(&writing_);
+  while (!line.empty()) {
+    const ssize_t n = write(in_.get(), line.data(), line.size());
+    if (n >= 0) {
+      line.remove_prefix(static_cast<size_t>(n));
+    } else if (errno == EAGAIN) {
+      if (!AwaitFd(in_.get(), POLLOUT, deadline))
+        return absl::DeadlineExceededError("it did not read its input");
+    } else if (errno != EINTR) {
+      return absl::UnavailableError("it has closed its input");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> PluginProcess::ReadLines(absl::Duration deadline) {
+  if (!AwaitFd(out_.get(), POLLIN, deadline)) return absl::DeadlineExceededError("no output");
+  char bytes[kRead];
+  const ssize_t n = read(out_.get(), bytes, sizeof bytes);
+  buffer_.append(bytes, static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  if (n == 0) return absl::OutOfRangeError("its output has ended");
+  if (n < 0 && errno != EAGAIN && errno != EINTR) return ErrnoStatus(errno, "its output");
+
+  std::vector<std::string> lines;
+  size_t begin = 0;
+  while (true) {
+    const size_t end = buffer_.find('\n', std::max(begin, scanned_));
+    if (end == std::string::npos) break;
+    lines.push_back(buffer_.substr(begin, end - begin));
+    begin = scanned_ = end + 1;
+  }
+  buffer_.erase(0, begin);
+  scanned_ = buffer_.size();
+  if (buffer_.size() <= kMaxPluginLine) return lines;
+  return absl::InvalidArgumentError(
+      absl::StrCat("it wrote a line of more than ", kMaxPluginLine, " bytes"));
+}
+
+void PluginProcess::ReadAnswers(absl::Duration deadline) {
+  const absl::StatusOr<std::vector<std::string>> lines = ReadLines(deadline);
+  if (absl::IsDeadlineExceeded(lines.status())) return;
+  if (absl::IsOutOfRange(lines.status())) return EndByItself("it ended", /*ended=*/true);
+  if (!lines.ok()) return EndByItself(lines.status().message(), /*ended=*/false);
+  for (const std::string& line : *lines) TakeAnswer(line);
+}
+
+void PluginProcess::TakeAnswer(const std::string& line) {
+  absl::StatusOr<PluginAnswer> answer = ParsePluginAnswer(line);
+  if (!answer.ok()) return EndByItself(answer.status().message(), /*ended=*/false);
+  {
+    MutexLock lock(&mu_);
+    const auto it = pending_.find(answer->id);
+    if (it != pending_.end()) {
+      Pending& call = *it->second;
+      if (answer->results.size() != call.items) {
+        PluginResult wrong;
+        wrong.error = absl::StrCat("it gave ", answer->results.size(), " results for ", call.items,
+                                   " answers");
+        answer->results.assign(call.items, wrong);
+      }
+      call.result = std::move(answer->results);
+      call.done = true;
+      pending_.erase(it);
+      changed_.NotifyAll();
+      return;
+    }
+    if (!ended_.ok()) return;
+  }
+  EndByItself(
+      absl::StrCat("it answered call ", answer->id, ", which was answered already or never made"),
+      /*ended=*/false);
+}
+
+absl::Status PluginProcess::status() const {
+  MutexLock lock(&mu_);
+  return ended_;
+}
+
+void PluginProcess::EndByItself(absl::string_view what, bool ended, absl::string_view reason) {
+  std::string text(what);
+  const absl::Duration deadline = Now() + kEnding;
+  if (ended) {
+    // How it ended says why it has closed its pipes. Its id stays its own until End() reaps it.
+    siginfo_t info{};
+    while (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid == 0 && Now() < deadline)
+      Clock::Real()->Sleep(absl::Milliseconds(1));
+    if (info.si_pid != 0) {
+      absl::StrAppend(&text, info.si_code == CLD_EXITED ? ", with exit code " : ", with signal ",
+                      info.si_status);
+    }
+  }
+  {
+    MutexLock lock(&mu_);
+    while (ended && !stderr_ended_ && Now() < deadline) changed_.WaitFor(&mu_, deadline - Now());
+    const absl::string_view words = absl::StripAsciiWhitespace(last_words_);
+    if (!words.empty()) absl::StrAppend(&text, "; it last wrote to stderr: ", words);
+  }
+  const auto code =
+      reason == "PLUGIN_GONE" ? absl::StatusCode::kUnavailable : absl::StatusCode::kAborted;
+  End(Error(code, reason, Utf8Lossy(text)));
+}
+
+void PluginProcess::End(absl::Status why) {
+  {
+    MutexLock lock(&mu_);
+    if (ended_.ok()) {
+      ended_ = why;
+      for (const auto& [id, call] : pending_) {
+        call->result = why;
+        call->done = true;
+      }
+      pending_.clear();
+    }
+    if (!reaped_) {
+      kill(-pid_, SIGKILL);
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+      reaped_ = true;
+    }
+  }
+  changed_.NotifyAll();
+}
+
+void PluginProcess::ReadStderr() {
+  std::string rest;
+  char bytes[4096];
+  while (true) {
+    pollfd wait[] = {{err_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+    if (poll(wait, 2, -1) < 0) continue;
+    const ssize_t n = read(err_.get(), bytes, sizeof bytes);
+    if (n == 0 || (n < 0 && wait[1].revents != 0)) break;
+    if (n < 0) continue;
+    rest.append(bytes, static_cast<size_t>(n));
+    {
+      MutexLock lock(&mu_);
+      last_words_.append(bytes, static_cast<size_t>(n));
+      if (last_words_.size() > kLastWords) last_words_.erase(0, last_words_.size() - kLastWords);
+    }
+    size_t begin = 0;
+    for (size_t end; (end = rest.find('\n', begin)) != std::string::npos; begin = end + 1)
+      take_line_(Utf8Lossy(absl::string_view(rest).substr(begin, end - begin)));
+    rest.erase(0, begin);
+    if (rest.size() < kMaxStderrLine) continue;
+    take_line_(Utf8Lossy(rest));
+    rest.clear();
+  }
+  if (!rest.empty()) take_line_(Utf8Lossy(rest));
+  {
+    MutexLock lock(&mu_);
+    stderr_ended_ = true;
+  }
+  changed_.NotifyAll();
+}
+
+}  // namespace sluice

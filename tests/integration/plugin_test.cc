@@ -1,0 +1,149 @@
+// Jobs whose answers functions of their users score, as people write them for verl and TRL.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
+#include "tests/integration/faults.h"
+#include "tests/integration/harness/cluster.h"
+#include "tests/integration/harness/job.h"
+
+namespace sluice::integration {
+namespace {
+
+using testing::HasSubstr;
+
+// Each process leaves a file with its id in the folder `pids` beside it.
+constexpr char kVerl[] = R"py(
+import os
+
+pids = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pids")
+os.makedirs(pids, exist_ok=True)
+open(os.path.join(pids, str(os.getpid())), "w").close()
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    assert data_source == "digits", data_source
+    wanted = ground_truth[::-1]
+    right = sum(a == b for a, b in zip(solution_str, wanted))
+    return {"score": right / max(len(solution_str), 4), "acc": solution_str == wanted}
+)py";
+
+constexpr char kTrl[] = R"py(
+def rank(completions, answer, **kwargs):
+    assert len(completions) == 4, "a whole group"
+    lengths = [len(completion) for completion in completions]
+    return [sum(other < length for other in lengths) / 3 for length in lengths]
+)py";
+
+class PluginTest : public testing::Test {
+ protected:
+  void StartFleet(const std::vector<std::string>& flags = {"--plugins", "unconfined"}) {
+    cluster_ = std::make_unique<Cluster>(ClusterOptions{.args = {{"reward-0", flags}}});
+    ASSERT_EQ(cluster_->Start(), absl::OkStatus());
+    ASSERT_EQ(MakeDirs(cluster_->dir() + "/rewards"), absl::OkStatus());
+  }
+
+  std::string Write(const std::string& name, const std::string& text) {
+    const std::string path = absl::StrCat(cluster_->dir(), "/rewards/", name);
+    EXPECT_EQ(WriteFileAtomic(path, text), absl::OkStatus());
+    return path;
+  }
+
+  void SubmitJob(int steps, const std::string& rewards) {
+    auto job = SubmitDigits(cluster_.get(), steps, {"reward.rewards=" + rewards});
+    ASSERT_EQ(job.status(), absl::OkStatus());
+    job_ = *std::move(job);
+  }
+
+  // The job trains all its steps, and loses no answer.
+  void ExpectSuccess() {
+    const auto end = job_->AwaitEnd(kLong);
+    ASSERT_EQ(end.status(), absl::OkStatus());
+    EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+    EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus()) << Text(*end);
+    EXPECT_EQ(end->result().ledger().dropped().count("unscorable"), 0u) << Text(*end);
+  }
+
+  // The processes of kVerl that have started so far.
+  std::set<pid_t> Processes() const {
+    std::set<pid_t> pids;
+    const std::string folder = cluster_->dir() + "/rewards/pids";
+    if (!PathExists(folder)) return pids;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      pid_t pid = 0;
+      if (absl::SimpleAtoi(entry.path().filename().string(), &pid)) pids.insert(pid);
+    }
+    return pids;
+  }
+
+  std::unique_ptr<Cluster> cluster_;
+  std::unique_ptr<Job> job_;
+};
+
+TEST_F(PluginTest, AJobTrainsOnAVerlFunctionWhoseProcessesAreKilled) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet());
+  const std::string file = Write("mine.py", kVerl);
+  ASSERT_NO_FATAL_FAILURE(SubmitJob(
+      /*steps=*/30, absl::StrCat("[{name: mine, verifier: plugin, timeout: 30s, args: {verl: ",
+                                 file, ":compute_score, low: 0, high: 1}}]")));
+  std::set<pid_t> killed;
+  for (int64_t step : {2, 6, 10}) {
+    ASSERT_EQ(job_->AwaitStep(step, kLong), absl::OkStatus());
+    for (const pid_t pid : Processes()) {
+      if (killed.insert(pid).second) kill(pid, SIGKILL);
+    }
+  }
+  ExpectSuccess();
+  EXPECT_GT(Processes().size(), 4u) << "killed processes are replaced";
+  for (const job::v1::StepReport& report : job_->reports()) {
+    EXPECT_GE(report.values().at("reward_mean"), 0);
+    EXPECT_LE(report.values().at("reward_mean"), 1);
+  }
+}
+
+TEST_F(PluginTest, AJobTrainsOnATrlFunctionThatComparesTheAnswersOfAGroup) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet());
+  const std::string file = Write("rank.py", kTrl);
+  ASSERT_NO_FATAL_FAILURE(SubmitJob(
+      /*steps=*/4,
+      absl::StrCat("[{name: rank, verifier: plugin, timeout: 30s, granularity: group, args: "
+                   "{trl: ",
+                   file,
+                   ":rank}}, {name: reversed, verifier: text, args: {property: reversed}}]")));
+  ExpectSuccess();
+}
+
+// What the user did wrong ends the job with the reason, and not in silence.
+TEST_F(PluginTest, AJobWhosePluginCannotStartFailsAndSaysWhy) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet());
+  const std::string file = Write("broken.py", "import no_such_module\n");
+  ASSERT_NO_FATAL_FAILURE(SubmitJob(
+      /*steps=*/4,
+      absl::StrCat("[{name: mine, verifier: plugin, args: {verl: ", file, ":compute_score}}]")));
+  const auto end = job_->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_FAILED);
+  EXPECT_THAT(end->message(), HasSubstr("No module named 'no_such_module'")) << Text(*end);
+}
+
+TEST_F(PluginTest, AFleetRunsNoPluginsUnlessItsOperatorSaysSo) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet({"--plugins", "off"}));
+  const std::string file = Write("mine.py", kVerl);
+  ASSERT_NO_FATAL_FAILURE(SubmitJob(
+      /*steps=*/4,
+      absl::StrCat("[{name: mine, verifier: plugin, args: {verl: ", file, ":compute_score}}]")));
+  const auto end = job_->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_FAILED);
+  EXPECT_THAT(end->message(), HasSubstr("runs no plug-ins")) << Text(*end);
+  EXPECT_TRUE(Processes().empty());
+}
+
+}  // namespace
+}  // namespace sluice::integration
