@@ -39,7 +39,7 @@ TEST_F(CodeTest, TheExampleTrainsOnProgramsThatRanInSandboxes) {
   ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
   EXPECT_EQ(end->result().steps(), 3);
   // No sandbox failed: every answer was scored.
-  EXPECT_EQ(end->result().ledger().dropped().count("unscorable"), 0) << Text(*end);
+  EXPECT_EQ(end->result().ledger().dropped().at("unscorable"), 0) << Text(*end);
 }
 
 TEST_F(CodeTest, AJobFailsAloudWhereItsTierDoesNotWork) {

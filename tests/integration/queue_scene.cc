@@ -18,7 +18,7 @@ absl::string_view AsBytes(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-common::v1::TrajectoryRef Owner(const queue::v1::Grant& grant, int member) {
+common::v1::TrajectoryRef OwnerOf(const queue::v1::Grant& grant, int member) {
   common::v1::TrajectoryRef owner;
   owner.set_group(grant.group());
   owner.set_member(grant.members(member).member());
@@ -168,7 +168,7 @@ common::v1::Record QueueScene::SampledRecord(const queue::v1::Grant& grant, int 
                                              std::initializer_list<int32_t> tokens,
                                              std::string* payload, float logprob, int64_t version) {
   common::v1::Record record;
-  *record.mutable_owner() = Owner(grant, member);
+  *record.mutable_owner() = OwnerOf(grant, member);
   record.set_lease(grant.members(member).lease().id());
   common::v1::Piece& piece = *record.mutable_piece();
   piece.set_at(at);
@@ -273,7 +273,7 @@ void QueueScene::WriteAndSeal(const queue::v1::Grant& grant, const std::vector<i
     PutChecked(CallOf(rollout_), record, payload);
 
     queue::v1::SealItem& item = *seal.add_items();
-    *item.mutable_ref() = Owner(grant, m);
+    *item.mutable_ref() = OwnerOf(grant, m);
     item.set_lease(grant.members(m).lease().id());
     item.set_tokens(6);
     item.set_crc32c(Crc32c(payload));
