@@ -387,15 +387,16 @@ absl::StatusOr<std::string> ObjectFetcher::Ask(const google::protobuf::Message& 
 }
 
 absl::Status ObjectFetcher::TellOrigin(const google::protobuf::Message& request,
-                                       google::protobuf::Message* response) {
+                                       google::protobuf::Message* response, rpc::Cancel* cancel) {
   const bool alone = options_.holders.size() == 1;
   if (origin_gone_) return absl::OkStatus();
   for (const Holder& holder : options_.holders) {
     if (holder.id != kOriginId) continue;
-    rpc::CallOptions options{.cancel = options_.cancel};
+    rpc::CallOptions options{.cancel = cancel};
     if (!alone) options.deadline = options.give_up = kShortCall;
     const absl::Status told = rpc::Call(*holder.channel, request, response, options);
-    if (told.ok() || alone || !IsGone(told) || cancelled()) return told;
+    const bool cancelled = cancel != nullptr && cancel->triggered();
+    if (told.ok() || alone || !IsGone(told) || cancelled) return told;
     origin_gone_ = true;
   }
   return absl::OkStatus();
