@@ -42,8 +42,8 @@ common::v1::Call MakeCall(const WeightCaller& caller);
 // can pass off one object as another.
 //
 // The holders are asked in order. One that fails, is silent, slow or starved, or sends what was not
-// asked for, is left for the next one, which is asked only for what has not arrived. The last one
-// has all the time of the stream. What a holder does not have is asked of the next one, too, but
+// asked for, is left for the next one, which is asked only for what has not arrived. The trainer, if
+// it is the last one, has all the time of the stream. What a holder does not have is asked of the next one, too, but
 // the holder keeps its place.
 //
 // One thread uses it, except for wait() and TellOrigin(), which are thread-safe.
@@ -120,8 +120,9 @@ class ObjectFetcher {
     bool handler_failed = false;       // `status` is that of the handler.
   };
   class Assembly;
-  // Takes from *wanted what arrives.
-  Outcome FetchFrom(const Holder& holder, bool is_last, std::vector<std::string>* wanted,
+  // Takes from *wanted what arrives. `is_patient`: the holder is not left for being silent, slow or
+  // starved.
+  Outcome FetchFrom(const Holder& holder, bool is_patient, std::vector<std::string>* wanted,
                     const ObjectHandler& on_object);
   void LeaveHolder(const Holder& holder, HolderFault fault, const absl::Status& why);
   bool cancelled() const;
