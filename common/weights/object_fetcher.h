@@ -42,9 +42,9 @@ common::v1::Call MakeCall(const WeightCaller& caller);
 // can pass off one object as another.
 //
 // The holders are asked in order. One that fails, is silent, slow or starved, or sends what was not
-// asked for, is left for the next one, which is asked only for what has not arrived. The trainer, if
-// it is the last one, has all the time of the stream. What a holder does not have is asked of the next one, too, but
-// the holder keeps its place.
+// asked for, is left for the next one, which is asked only for what has not arrived. The trainer,
+// if it is the last one, has all the time of the stream. What a holder does not have is asked of
+// the next one, too, but the holder keeps its place.
 //
 // One thread uses it, except for wait() and TellOrigin(), which are thread-safe.
 class ObjectFetcher {
