@@ -217,7 +217,7 @@ absl::Status ObjectFetcher::Fetch(absl::Span<const std::string> ids,
   bool origin_asked = false;
   for (size_t at = current_; at < options_.holders.size() && !wanted.empty(); ++at) {
     const Holder& holder = options_.holders[at];
-    // Others may wait for what only this rollout could bring them, so only the trainer is waited for.
+    // Others may themselves wait for this rollout, so only the trainer is waited for without end.
     const bool is_patient = holder.id == kOriginId && at + 1 == options_.holders.size();
     const Outcome outcome = FetchFrom(holder, is_patient, &wanted, on_object);
     ClearWait();
