@@ -1,5 +1,6 @@
 #include "common/weights/fetcher.h"
 
+#include <future>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -72,6 +73,33 @@ absl::StatusOr<Chunks> ChunksOf(const weights::v1::Manifest& manifest, uint32_t 
   return chunks;
 }
 
+// Keeps the manifests of a path from being freed while it is fetched. The first call goes out at
+// once and is not waited for: the newest versions are kept anyway, and the answer may come late.
+class PathLease {
+ public:
+  PathLease(ObjectFetcher* objects, weights::v1::LeaseRequest request)
+      : objects_(objects), request_(std::move(request)) {
+    first_ = std::async(std::launch::async, [this] { return Send(&cancel_); });
+  }
+  ~PathLease() { cancel_.Trigger(); }  // The future's destructor then waits for the call.
+
+  absl::Status Renew() {
+    if (first_.valid()) SLUICE_RETURN_IF_ERROR(first_.get());
+    return Send(objects_->cancel());
+  }
+
+ private:
+  absl::Status Send(rpc::Cancel* cancel) {
+    weights::v1::LeaseResponse response;
+    return objects_->TellOrigin(request_, &response, cancel);
+  }
+
+  ObjectFetcher* const objects_;
+  const weights::v1::LeaseRequest request_;
+  rpc::Cancel cancel_;
+  std::future<absl::Status> first_;
+};
+
 }  // namespace
 
 WeightFetcher::WeightFetcher(Caller caller, absl::Span<const TensorSpec> layout)
@@ -95,25 +123,73 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
 absl::StatusOr<StagedWeights> WeightFetcher::Fetch(ObjectFetcher* objects,
                                                    const PublishedVersion& version,
                                                    const std::optional<Fingerprint>& held) const {
-  StagedWeights staged{
-      .version = version.version, .state = version.state, .manifest = version.manifest};
-  if (staged.state == held) return staged;  // A relabel: only the version number changes.
+  if (version.state == held) {  // A relabel: only the version number changes.
+    return StagedWeights{
+        .version = version.version, .state = version.state, .manifest = version.manifest};
+  }
+
+  SLUICE_ASSIGN_OR_RETURN(const Route route, FindRoute(objects, version, held));
+  WeightRelay* const relay = objects->relay();
+  if (relay != nullptr) {
+    std::vector<WeightEdge> edges;
+    for (const WeightStep& step : route.path) edges.push_back(step.edge);
+    relay->Begin(version, std::move(edges));
+    if (route.manifest != nullptr) relay->Add(version.manifest, route.manifest);
+  }
+  absl::StatusOr<StagedWeights> staged = Walk(objects, version, held, route);
+  if (relay != nullptr) relay->End(staged.ok());
+  return staged;
+}
+
+absl::StatusOr<WeightFetcher::Route> WeightFetcher::FindRoute(
+    ObjectFetcher* objects, const PublishedVersion& version,
+    const std::optional<Fingerprint>& from) const {
+  // The manifest that was announced leads to the version, and most often from what is held. The
+  // trainer's answer to a List would come late, behind the chunks that its link is full of.
+  if (objects->relay() != nullptr) {
+    Route route{.lister = std::string(kOriginId)};
+    const absl::Status fetched = objects->Fetch({version.manifest}, [&](std::string object) {
+      route.manifest = std::make_shared<const std::string>(std::move(object));
+      return absl::OkStatus();
+    });
+    weights::v1::Manifest manifest;
+    if (fetched.ok() && route.manifest->size() <= kMaxManifest &&
+        manifest.ParseFromString(*route.manifest)) {
+      WeightEdge edge{.version = version, .manifest = version.manifest};
+      for (const weights::v1::Chunk& chunk : manifest.chunks()) edge.bytes += chunk.wire_bytes();
+      edge.created = rpc::FromProto(manifest.created());
+      if (manifest.kind() == weights::v1::Manifest::KIND_DELTA) {
+        SLUICE_ASSIGN_OR_RETURN(edge.base, Fingerprint::FromBytes(manifest.base()));
+      }
+      route.path = {{edge}};
+      if (!edge.base.has_value() || edge.base == from) return route;
+    }
+  }
 
   weights::v1::ListRequest request;
   *request.mutable_call() = MakeCall(caller_);
   weights::v1::ListResponse list;
-  std::vector<WeightStep> path;
+  Route route;
   const auto find_path = [&]() -> absl::Status {
     SLUICE_ASSIGN_OR_RETURN(const std::vector<WeightEdge> edges, ReadEdges(list));
-    path = FindWeightPath(edges, held, version.state);
-    if (!path.empty()) return absl::OkStatus();
+    route.path = FindWeightPath(edges, from, version.state);
+    if (!route.path.empty()) return absl::OkStatus();
     return absl::NotFoundError(
         absl::StrCat("the trainer no longer has version ", version.version.str()));
   };
-  SLUICE_ASSIGN_OR_RETURN(const std::string lister,
+  SLUICE_ASSIGN_OR_RETURN(route.lister,
                           objects->Ask(request, &list, [&] { return find_path().ok(); }));
-  if (lister == kOriginId) SLUICE_RETURN_IF_ERROR(find_path());
+  if (route.lister == kOriginId) SLUICE_RETURN_IF_ERROR(find_path());
+  return route;
+}
 
+absl::StatusOr<StagedWeights> WeightFetcher::Walk(ObjectFetcher* objects,
+                                                  const PublishedVersion& version,
+                                                  const std::optional<Fingerprint>& held,
+                                                  const Route& route) const {
+  StagedWeights staged{
+      .version = version.version, .state = version.state, .manifest = version.manifest};
+  const std::vector<WeightStep>& path = route.path;
   TensorSet tensors;
   WeightDelta delta;
   Result result{};
@@ -125,35 +201,23 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(ObjectFetcher* objects,
     result.tensors = &tensors;
   }
   std::vector<std::string> manifests = {version.manifest};
-  std::vector<WeightEdge> relayed;
+  for (const WeightStep& step : path) manifests.push_back(step.edge.manifest);
+  PathLease lease(objects, MakeLease(manifests, kPathLease));
   for (const WeightStep& step : path) {
-    manifests.push_back(step.edge.manifest);
-    relayed.push_back(step.edge);
+    SLUICE_RETURN_IF_ERROR(TakeStep(objects, step, [&] { return lease.Renew(); }, &result));
   }
-  const auto renew = [&] {
-    weights::v1::LeaseResponse leased;
-    return objects->TellOrigin(MakeLease(manifests, kPathLease), &leased);
-  };
-  SLUICE_RETURN_IF_ERROR(renew());
-  WeightRelay* const relay = objects->relay();
-  if (relay != nullptr) relay->Begin(version, std::move(relayed));
-  absl::Status walked;
-  for (const WeightStep& step : path) {
-    walked = TakeStep(objects, step, renew, &result);
-    if (!walked.ok()) break;
-  }
-  if (relay != nullptr) relay->End(walked.ok());
-  SLUICE_RETURN_IF_ERROR(walked);
   staged.bytes = result.bytes;
 
-  // Of whole weights only the SHA-256 of the chunks was checked so far. The trainer lists what it
-  // has published, but a relay may list what it likes. The engine checks what a delta leads to.
-  if (lister != kOriginId && result.tensors != nullptr) result.state = FingerprintOf(tensors);
+  // Of whole weights only the SHA-256 of the chunks was checked so far. The trainer announces and
+  // lists what it has published, but a relay may say what it likes. The engine checks what a delta
+  // leads to.
+  if (result.tensors != nullptr && (route.lister != kOriginId || objects->relay() != nullptr))
+    result.state = FingerprintOf(tensors);
   if (!(result.state == version.state)) {
     absl::Status wrong = absl::DataLossError(absl::StrCat(
         "version ", version.version.str(), " was announced with ", "the fingerprint ",
         version.state.hex(), ", but ", path.size(), " manifests lead to ", result.state.hex()));
-    if (lister != kOriginId) objects->Distrust(lister, wrong);
+    if (route.lister != kOriginId) objects->Distrust(route.lister, wrong);
     return wrong;
   }
   if (result.delta != nullptr) {

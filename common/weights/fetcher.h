@@ -64,6 +64,18 @@ class WeightFetcher {
   const Caller& caller() const { return caller_; }
 
  private:
+  // How to get to a version.
+  struct Route {
+    std::vector<WeightStep> path;
+    std::string lister;  // Who said so; kOriginId: the trainer.
+    // The bytes of the version's manifest, if they were fetched.
+    std::shared_ptr<const std::string> manifest;
+  };
+  absl::StatusOr<Route> FindRoute(ObjectFetcher* objects, const PublishedVersion& version,
+                                  const std::optional<Fingerprint>& from) const;
+  absl::StatusOr<StagedWeights> Walk(ObjectFetcher* objects, const PublishedVersion& version,
+                                     const std::optional<Fingerprint>& held,
+                                     const Route& route) const;
   // The edges of a list, without those of kinds that this build does not know.
   static absl::StatusOr<std::vector<WeightEdge>> ReadEdges(const weights::v1::ListResponse& list);
   weights::v1::LeaseRequest MakeLease(absl::Span<const std::string> manifests,

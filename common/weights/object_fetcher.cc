@@ -217,8 +217,9 @@ absl::Status ObjectFetcher::Fetch(absl::Span<const std::string> ids,
   bool origin_asked = false;
   for (size_t at = current_; at < options_.holders.size() && !wanted.empty(); ++at) {
     const Holder& holder = options_.holders[at];
-    const bool is_last = at + 1 == options_.holders.size();
-    const Outcome outcome = FetchFrom(holder, is_last, &wanted, on_object);
+    // Others may themselves wait for this rollout, so only the trainer is waited for without end.
+    const bool is_patient = holder.id == kOriginId && at + 1 == options_.holders.size();
+    const Outcome outcome = FetchFrom(holder, is_patient, &wanted, on_object);
     ClearWait();
     if (outcome.handler_failed) return outcome.status;
     if (cancelled()) return absl::CancelledError("the download was cancelled");
@@ -228,7 +229,7 @@ absl::Status ObjectFetcher::Fetch(absl::Span<const std::string> ids,
 
     if (!outcome.fault.has_value()) continue;
     if (holder.id == kOriginId && *outcome.fault == HolderFault::kLied) return outcome.status;
-    if (is_last && options_.holders.size() == 1) return outcome.status;
+    if (options_.holders.size() == 1) return outcome.status;
     LeaveHolder(holder, *outcome.fault, outcome.status);
     current_ = std::max(current_, at + 1);
   }
@@ -237,7 +238,7 @@ absl::Status ObjectFetcher::Fetch(absl::Span<const std::string> ids,
   return error;
 }
 
-ObjectFetcher::Outcome ObjectFetcher::FetchFrom(const Holder& holder, bool is_last,
+ObjectFetcher::Outcome ObjectFetcher::FetchFrom(const Holder& holder, bool is_patient,
                                                 std::vector<std::string>* wanted,
                                                 const ObjectHandler& on_object) {
   const std::vector<std::string> ids = std::exchange(*wanted, {});
@@ -265,7 +266,7 @@ ObjectFetcher::Outcome ObjectFetcher::FetchFrom(const Holder& holder, bool is_la
   rpc::ClientStream stream(*holder.channel, *weights::v1::FetchRequest::descriptor(),
                            options_.cancel, kStreamDeadline);
   std::optional<SilenceGuard> guard;
-  if (!is_last) guard.emplace(&stream, limit());
+  if (!is_patient) guard.emplace(&stream, limit());
   SetWait(assembly.first_open(), holder.id, assembly.left());
   stream.Write(request);
   stream.WritesDone();
@@ -284,7 +285,7 @@ ObjectFetcher::Outcome ObjectFetcher::FetchFrom(const Holder& holder, bool is_la
     }
     if (header.missing_size() > 0) continue;
     if (header.size() == 0) {  // A beat: the holder is alive, and waits itself.
-      if (is_last || waited < history.limits().starved) continue;
+      if (is_patient || waited < history.limits().starved) continue;
       return end(absl::UnavailableError(absl::StrCat(HolderName(holder.id), " has waited ",
                                                      absl::FormatDuration(waited), " for object ",
                                                      ShortId(assembly.first_open()), " itself")),
@@ -309,7 +310,7 @@ ObjectFetcher::Outcome ObjectFetcher::FetchFrom(const Holder& holder, bool is_la
 
     if (assembly.left() == 0) break;
     SetWait(assembly.first_open(), holder.id, assembly.left());
-    if (!is_last && holder.id != kOriginId && history.IsSlow(holder.id)) {
+    if (!is_patient && holder.id != kOriginId && history.IsSlow(holder.id)) {
       return end(absl::UnavailableError(absl::StrCat(HolderName(holder.id),
                                                      " sends at less than half of the usual rate")),
                  HolderFault::kSlow);
@@ -387,15 +388,16 @@ absl::StatusOr<std::string> ObjectFetcher::Ask(const google::protobuf::Message& 
 }
 
 absl::Status ObjectFetcher::TellOrigin(const google::protobuf::Message& request,
-                                       google::protobuf::Message* response) {
+                                       google::protobuf::Message* response, rpc::Cancel* cancel) {
   const bool alone = options_.holders.size() == 1;
   if (origin_gone_) return absl::OkStatus();
   for (const Holder& holder : options_.holders) {
     if (holder.id != kOriginId) continue;
-    rpc::CallOptions options{.cancel = options_.cancel};
+    rpc::CallOptions options{.cancel = cancel};
     if (!alone) options.deadline = options.give_up = kShortCall;
     const absl::Status told = rpc::Call(*holder.channel, request, response, options);
-    if (told.ok() || alone || !IsGone(told) || cancelled()) return told;
+    const bool cancelled = cancel != nullptr && cancel->triggered();
+    if (told.ok() || alone || !IsGone(told) || cancelled) return told;
     origin_gone_ = true;
   }
   return absl::OkStatus();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -41,11 +42,11 @@ common::v1::Call MakeCall(const WeightCaller& caller);
 // can pass off one object as another.
 //
 // The holders are asked in order. One that fails, is silent, slow or starved, or sends what was not
-// asked for, is left for the next one, which is asked only for what has not arrived. The last one
-// has all the time of the stream. What a holder does not have is asked of the next one, too, but
-// the holder keeps its place.
+// asked for, is left for the next one, which is asked only for what has not arrived. The trainer,
+// if it is the last one, has all the time of the stream. What a holder does not have is asked of
+// the next one, too, but the holder keeps its place.
 //
-// One thread uses it, except for wait(), which is thread-safe.
+// One thread uses it, except for wait() and TellOrigin(), which are thread-safe.
 class ObjectFetcher {
  public:
   struct Holder {
@@ -81,9 +82,10 @@ class ObjectFetcher {
   absl::StatusOr<std::string> Ask(const google::protobuf::Message& request,
                                   google::protobuf::Message* response,
                                   const std::function<bool()>& is_useful);
-  // Makes a unary call to the trainer. While others hold the version, it may be gone.
+  // Makes a unary call to the trainer. While others hold the version, it may be gone. May be called
+  // from any thread.
   absl::Status TellOrigin(const google::protobuf::Message& request,
-                          google::protobuf::Message* response);
+                          google::protobuf::Message* response, rpc::Cancel* cancel);
 
   // Leaves a holder because of an object or an answer that came from it.
   void Distrust(const std::string& holder, const absl::Status& why);
@@ -118,8 +120,9 @@ class ObjectFetcher {
     bool handler_failed = false;       // `status` is that of the handler.
   };
   class Assembly;
-  // Takes from *wanted what arrives.
-  Outcome FetchFrom(const Holder& holder, bool is_last, std::vector<std::string>* wanted,
+  // Takes from *wanted what arrives. `is_patient`: the holder is not left for being silent, slow or
+  // starved.
+  Outcome FetchFrom(const Holder& holder, bool is_patient, std::vector<std::string>* wanted,
                     const ObjectHandler& on_object);
   void LeaveHolder(const Holder& holder, HolderFault fault, const absl::Status& why);
   bool cancelled() const;
@@ -128,9 +131,9 @@ class ObjectFetcher {
   void ClearWait() ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
-  size_t current_ = 0;        // Holders before it were left.
-  bool origin_gone_ = false;  // It did not answer a call.
-  absl::Status last_error_;   // Of a holder that was left.
+  size_t current_ = 0;                     // Holders before it were left.
+  std::atomic<bool> origin_gone_ = false;  // It did not answer a call.
+  absl::Status last_error_;                // Of a holder that was left.
   Stats stats_;
 
   mutable Mutex mu_;

@@ -22,7 +22,7 @@ namespace {
 constexpr int kMostDeltas = 128;
 
 // A version is cut into this many chunks for each receiver, if they are not smaller than this.
-constexpr uint64_t kChunksPerReceiver = 20, kSmallestTarget = 256 << 10;
+constexpr uint64_t kChunksPerReceiver = 20, kSmallestTarget = 128 << 10;
 
 }  // namespace
 

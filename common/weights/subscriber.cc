@@ -348,6 +348,10 @@ class WeightSubscriber::Impl {
     }
 
     if (!from_relay) newest_ = version;
+    // A new trainer has taken over. What the old one announced may be nowhere any more.
+    const bool fenced =
+        downloading_ != nullptr && downloading_->version().incarnation < version.incarnation;
+    if (fenced && !from_relay) download_cancel_->Trigger();
     if (!latest_ || latest_->manifest != announced.manifest) {
       ForgetFailures();
       announced_ = Clock::Real()->Monotonic();

@@ -165,15 +165,14 @@ std::vector<Command> WeightsCommands() {
                      "  sluice weights list digits\n  sluice weights list digits -o json",
                      ListVersions),
       WeightsCommand("show", "Show the manifest of one version: its states, layout and chunks.",
-                     "  sluice weights show digits latest\n  sluice weights show digits 2:17 -o "
+                     "  sluice weights show digits latest\n  sluice weights show digits latest -o "
                      "json    # with all chunks",
                      ShowManifest, AddVersion),
       WeightsCommand(
           "path",
           "Show which manifests lead to the latest version from what a rollout holds, and their "
           "bytes.",
-          "  sluice weights path digits rollout-0\n  sluice weights path digits    # from nothing",
-          ShowPath,
+          "  sluice weights path digits\n  sluice weights path digits -o json", ShowPath,
           [](CLI::App* app, WeightsOptions* o) {
             app->add_option("REPLICA", o->replica,
                             "a rollout, as `sluice weights list` shows it; default: one that holds "
@@ -187,8 +186,8 @@ std::vector<Command> WeightsCommands() {
       WeightsCommand("pin",
                      "Keep a version from being freed until it is unpinned, or until the trainer "
                      "restarts.",
-                     "  sluice weights pin digits 2:17", PinVersion, AddVersion),
-      WeightsCommand("unpin", "End the pin of a version.", "  sluice weights unpin digits 2:17",
+                     "  sluice weights pin digits latest", PinVersion, AddVersion),
+      WeightsCommand("unpin", "End the pin of a version.", "  sluice weights unpin digits latest",
                      UnpinVersion, AddVersion),
   };
 }

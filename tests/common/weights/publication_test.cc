@@ -521,7 +521,7 @@ TEST_F(PublicationTest, ChunksAreSmallerForMoreReceiversButNotTooSmall) {
   };
   EXPECT_NEAR(longest_chunk(1, 1), 1 << 20, 1000) << "32 MiB";
   EXPECT_NEAR(longest_chunk(4, 2), (32 << 20) / 80, 1000);
-  EXPECT_NEAR(longest_chunk(100, 3), 256 << 10, 1000);
+  EXPECT_NEAR(longest_chunk(100, 3), 128 << 10, 1000);
 }
 
 // What is being fetched stays, however many versions come meanwhile.

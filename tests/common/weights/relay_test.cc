@@ -11,6 +11,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -140,8 +141,12 @@ enum class Fault {
   kStarves,    // It says that it waits itself, and that is all.
   kRepeats,
   kReorders,
+  kBecomesSlow,  // After the first version.
 };
-constexpr int kFaults = 10;
+constexpr int kFaults = 10;  // Without the last one, which takes a second to be seen.
+
+// What a piece takes at a slow relay. All pieces together would take longer than kWithin.
+constexpr absl::Duration kSlowPiece = absl::Milliseconds(100);
 
 // A relay whose Fetch has a fault. It serves what a real one holds.
 class FaultyRelay : public weights::v1::WeightsService::Service {
@@ -216,6 +221,11 @@ class FaultyRelay : public weights::v1::WeightsService::Service {
       weights::v1::FetchMessage& message = messages[i];
       const bool here = i == place && !message.payload().empty();
       if (fault_ == Fault::kRepeats) out->Write(message);
+      if (fault_ == Fault::kBecomesSlow && relay_->latest()->version.number > 1) {
+        ++faults_;
+        MutexLock lock(&mu_);
+        changed_.WaitFor(&mu_, kSlowPiece);
+      }
       if (here && fault_ != Fault::kNone) {
         ++faults_;
         std::string& payload = *message.mutable_payload();
@@ -296,14 +306,13 @@ class Node {
       MutexLock lock(&mu_);
       held_ = held;
     }
-    WeightSubscriber::Options options{.job = kRelayJob,
-                                      .worker = id_,
-                                      .incarnation = 1,
-                                      .fan_out = fan_out,
-                                      .relay = relay_,
-                                      .limits = {.silent = absl::Milliseconds(300),
-                                                 .starved = absl::Seconds(2),
-                                                 .avoid = absl::Seconds(5)}};
+    WeightSubscriber::Options options{
+        .job = kRelayJob,
+        .worker = id_,
+        .incarnation = 1,
+        .fan_out = fan_out,
+        .relay = relay_,
+        .limits = {.silent = patience_, .starved = absl::Seconds(2), .avoid = absl::Seconds(5)}};
     options.on_download_ended = [this](const ObjectFetcher::Stats& stats) {
       MutexLock lock(&mu_);
       received_ += stats.bytes;
@@ -332,7 +341,9 @@ class Node {
     subscriber_->SetMembers(std::move(members));
     subscriber_->SetSource(trainer);
   }
-  void SetSource(const std::string& trainer) { subscriber_->SetSource(trainer); }
+  // How long it waits for a holder that is silent. To be called before Join().
+  void SetPatience(absl::Duration patience) { patience_ = patience; }
+  std::optional<ObjectFetcher::Wait> wait() const { return subscriber_->wait(); }
 
   // Waits until the version has been staged. Returns whether it was.
   bool Await(PolicyVersion version) {
@@ -364,6 +375,7 @@ class Node {
 
  private:
   const std::string id_;
+  absl::Duration patience_ = absl::Milliseconds(300);
   const std::shared_ptr<WeightRelay> relay_;
   WeightsServer weights_;
   std::unique_ptr<FaultyRelay> faulty_;
@@ -537,6 +549,43 @@ TEST_P(FaultyRelayTest, ABadRelayIsPassedAndOnlyWhatIsMissingIsFetchedAgain) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, FaultyRelayTest, testing::Range(0, kFaults));
+
+// The pieces of the first version show what is usual.
+TEST(RelayTest, ARelayThatBecomesSlowIsLeftForTheOneBeforeIt) {
+  RelayFleet fleet({Fault::kNone, Fault::kBecomesSlow, Fault::kNone}, 7);
+  fleet.JoinAll(RandomWeights(1));
+  const PublishedVersion first = fleet.Publish(RandomWeights(2), 1);
+  ASSERT_TRUE(fleet.node(2).Await(first.version));
+  EXPECT_EQ(fleet.node(2).counts().left, 0) << fleet.node(2).counts().last_fault;
+  EXPECT_EQ(fleet.node(2).counts().parent, fleet.node(1).id());
+
+  const PublishedVersion second = fleet.Publish(RandomWeights(3), 2);
+  ASSERT_TRUE(fleet.node(2).Await(second.version));
+  const Node::Counts counts = fleet.node(2).counts();
+  EXPECT_EQ(counts.left, 1);
+  EXPECT_THAT(counts.last_fault, testing::HasSubstr(fleet.node(1).id() + " slow"));
+  EXPECT_EQ(counts.parent, fleet.node(0).id());
+  EXPECT_GE(fleet.node(1).faults(), 4) << "it was judged by several pieces";
+  fleet.ExpectOnlyPublished();
+}
+
+// The wait is what `sluice why` shows.
+TEST(RelayTest, AFetchThatWaitsNamesTheObjectAndTheHolder) {
+  RelayFleet fleet({Fault::kHangs, Fault::kNone}, 7);
+  fleet.node(1).SetPatience(absl::Hours(1));
+  fleet.JoinAll(RandomWeights(1));
+  fleet.Publish(RandomWeights(2), 1);
+  const absl::Duration until = Clock::Real()->Monotonic() + kWithin;
+  std::optional<ObjectFetcher::Wait> wait;
+  while (!wait || fleet.node(0).faults() == 0) {
+    ASSERT_LT(Clock::Real()->Monotonic(), until);
+    wait = fleet.node(1).wait();
+  }
+  EXPECT_EQ(wait->holder, fleet.node(0).id());
+  EXPECT_EQ(wait->object.size(), 16u);
+  EXPECT_GT(wait->objects, 0u);
+  EXPECT_EQ(wait->version, (PolicyVersion{1, 1}));
+}
 
 class RandomRelayTest : public testing::TestWithParam<uint64_t> {};
 

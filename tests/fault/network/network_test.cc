@@ -159,6 +159,8 @@ TEST_F(NetworkTest, AJobOverFiveHostsSucceeds) {
   ExpectEndsWell(job::v1::JOB_STATE_SUCCEEDED);
 }
 
+constexpr LineQuality kGood, kDead = {.passes = false};
+
 // A way to part the far rollout from all others.
 struct Parting {
   const char* name;
@@ -217,14 +219,54 @@ TEST_P(PartedNetworkTest, TheSilentRolloutIsNamedTheJobGoesOnAndTheRolloutWorksA
   ASSERT_NO_FATAL_FAILURE(CancelJob());
 }
 
-constexpr LineQuality kGood, kDead = {.passes = false};
-
 INSTANTIATE_TEST_SUITE_P(ByA, PartedNetworkTest,
                          testing::Values(Parting{"LinkDown", true, kGood, kGood},
                                          Parting{"BlackHole", false, kDead, kDead},
                                          Parting{"LossOfAllItSends", false, kDead, kGood},
                                          Parting{"LossOfAllItShouldGet", false, kGood, kDead}),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// The far rollout may be the parent of the other one, or its child, as the job's id has it.
+class ParentLossTest : public NetworkTest {
+ protected:
+  static double WeightBytesOf(const Cluster& cluster, const std::string& rollout,
+                              const std::string& kind) {
+    const std::string text = daemon::HttpGet(cluster.ops(rollout), "/metrics");
+    for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+      double bytes = 0;
+      if (absl::StartsWith(line, "sluice_weights_bytes_total{") &&
+          absl::StrContains(line, "\"" + kind + "\"") &&
+          absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &bytes))
+        return bytes;
+    }
+    return 0;
+  }
+};
+
+TEST_F(ParentLossTest, VersionsGoOnInAChainWhoseFarRolloutIsCutOffAndThenThroughItAgain) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet());
+  ASSERT_NO_FATAL_FAILURE(StartJob(kEndless, {"weights.fan_out=chain"}));
+  ASSERT_NO_FATAL_FAILURE(AwaitTokensOfBoth());
+  const auto relayed = [&] {
+    return WeightBytesOf(*cluster_, "rollout-0", "relayed") +
+           WeightBytesOf(*cluster_, kFar, "relayed");
+  };
+  ASSERT_NO_FATAL_FAILURE(
+      AwaitWhileTheJobGoesOn("one passes versions on", [&] { return relayed() > 0; }));
+
+  hosts().cable().SetQuality(kDead, kDead);
+  ASSERT_EQ(job_->AwaitEvent("daemon_lost", kLong), absl::OkStatus());
+  const double fetched = WeightBytesOf(*cluster_, "rollout-0", "fetched");
+  ASSERT_NO_FATAL_FAILURE(AwaitWhileTheJobGoesOn("the other one has new versions", [&] {
+    return WeightBytesOf(*cluster_, "rollout-0", "fetched") > fetched;
+  }));
+
+  hosts().cable().SetQuality({}, {});
+  const double before = relayed();
+  ASSERT_NO_FATAL_FAILURE(
+      AwaitWhileTheJobGoesOn("one passes versions on again", [&] { return relayed() > before; }));
+  ASSERT_NO_FATAL_FAILURE(CancelJob());
+}
 
 // A slow network between the far rollout and all others.
 struct Slowness {
