@@ -48,7 +48,7 @@ std::vector<std::string> ImportsOf(absl::string_view line) {
   return names;
 }
 
-// The files of a module's name: of "a.b" a/__init__.py and a/b.py or a/b/__init__.py, as far as they
+// The files of a module's name: of "a.b" a/__init__.py, a/b.py and a/b/__init__.py, as far as they
 // are below `root`. `from_folder` is where relative imports start.
 void AddModule(std::string name, const std::string& root, std::string from_folder,
                std::vector<std::string>* found) {

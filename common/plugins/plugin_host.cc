@@ -22,6 +22,8 @@ constexpr int kFirstFailures = 3;  // Failed first starts until the plug-in coun
 constexpr int kPoison = 3;         // Processes that end on an input until it is poison.
 constexpr int kMostAttempts = 8;   // Of one call, also if other inputs end the processes.
 constexpr size_t kStrikesKept = 1024;
+// A plug-in rests if more than a fifth of its newest results are errors, once there are so many.
+constexpr size_t kNewest = 200, kFewest = 50;
 
 absl::Duration Monotonic() { return Clock::Real()->Monotonic(); }
 
@@ -198,8 +200,42 @@ uint32_t PluginHost::LimitOf(const Slot& slot) {
   return slot.process == nullptr ? 0 : slot.process->description().max_in_flight;
 }
 
+absl::Status PluginHost::broken() const {
+  MutexLock lock(&mu_);
+  return BrokenLocked();
+}
+
+absl::Status PluginHost::BrokenLocked() const {
+  return !ever_ran_ && first_failures_ >= kFirstFailures ? last_failure_ : absl::OkStatus();
+}
+
+void PluginHost::CountErrors(const std::vector<PluginResult>& results) {
+  MutexLock lock(&mu_);
+  for (const PluginResult& result : results) {
+    newest_.push_back(!result.error.empty());
+    errors_ += newest_.back() ? 1 : 0;
+    if (newest_.back()) last_error_ = result.error;
+    if (newest_.size() <= kNewest) continue;
+    errors_ -= newest_.front() ? 1 : 0;
+    newest_.pop_front();
+  }
+  if (newest_.size() < kFewest || static_cast<size_t>(errors_) * 5 <= newest_.size()) return;
+  rest_cause_ =
+      absl::StrCat("plug-in ", options_.spec.file, " gave errors for ", errors_, " of its newest ",
+                   newest_.size(), " answers, the last: ", last_error_);
+  rest_until_ = Monotonic() + options_.error_rest;
+  newest_.clear();
+  errors_ = 0;
+}
+
 absl::StatusOr<uint32_t> PluginHost::Capacity() const {
   MutexLock lock(&mu_);
+  if (Monotonic() < rest_until_) {
+    return ErrorWith(absl::StatusCode::kUnavailable,
+                     {.reason = "PLUGIN_ERRORS",
+                      .hint = "mend the plug-in; `sluice reward score` runs it on a file"},
+                     rest_cause_);
+  }
   uint32_t calls = 0;
   for (const Slot& slot : slots_) calls += LimitOf(slot);
   if (calls > 0) return 2 * calls;
@@ -231,8 +267,7 @@ absl::StatusOr<PluginHost::Slot*> PluginHost::Acquire(absl::Duration deadline, b
       return best;
     }
     const absl::Duration left = deadline - Monotonic();
-    const bool broken = !ever_ran_ && first_failures_ >= kFirstFailures;
-    if (left > absl::ZeroDuration() && !broken) {
+    if (left > absl::ZeroDuration() && BrokenLocked().ok()) {
       changed_.WaitFor(&mu_, left);
       continue;
     }
@@ -295,7 +330,10 @@ absl::StatusOr<std::vector<PluginResult>> PluginHost::Score(
     }
     absl::StatusOr<std::vector<PluginResult>> results = process->Call(items, timeout);
     Release(slot, alone, results.status());
-    if (results.ok()) return results;
+    if (results.ok()) {
+      CountErrors(*results);
+      return results;
+    }
 
     last = results.status();
     const std::string reason = ReasonOf(last);

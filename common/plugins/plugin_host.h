@@ -37,6 +37,7 @@ class PluginHost {
     LaunchPlugin launch = LaunchUnconfined;
     absl::Duration start_timeout = absl::Minutes(1);
     absl::Duration first_back_off = absl::Milliseconds(200);  // Doubles up to 30 s.
+    absl::Duration error_rest = absl::Seconds(30);
     // Called on the host's thread when the first processes have failed to start three times in a
     // row, with the reason. May be null.
     std::function<void(absl::Status why)> on_broken;
@@ -52,6 +53,8 @@ class PluginHost {
 
   // How many answers are worth leasing: as many as the processes take, and as many again.
   // UNAVAILABLE PLUGIN_DOWN: no process runs; the message says why.
+  // UNAVAILABLE PLUGIN_ERRORS: it gave errors for more than a fifth of its newest answers, so that
+  // what it scores would be a selection. After Options::error_rest it may try again.
   absl::StatusOr<uint32_t> Capacity() const;
 
   // Has the items scored, those of a group, or one. Blocks up to `timeout` until a process is free,
@@ -67,7 +70,10 @@ class PluginHost {
   // Kills the processes; calls end with CANCELLED. Idempotent.
   void Stop();
 
-  // Processes started so far, for tests and metrics.
+  // Why the plug-in counts as broken, as Options::on_broken gets it; OK if it does not.
+  absl::Status broken() const;
+
+  // Processes started so far, for tests.
   uint64_t starts() const;
 
  private:
@@ -89,6 +95,9 @@ class PluginHost {
   void Release(Slot* slot, bool alone, const absl::Status& outcome);
   // How many calls it takes at a time; 0 while it has no process.
   static uint32_t LimitOf(const Slot& slot);
+  // Notes which of the newest results are errors.
+  void CountErrors(const std::vector<PluginResult>& results);
+  absl::Status BrokenLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Counts that a process ended on these items. Returns how often that has happened.
   int AddStrike(const std::vector<nlohmann::json>& items);
   void LogStderr(absl::string_view line);
@@ -108,6 +117,12 @@ class PluginHost {
   bool ever_ran_ ABSL_GUARDED_BY(mu_) = false;
   int first_failures_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status last_failure_ ABSL_GUARDED_BY(mu_);  // Of a start.
+  std::deque<bool> newest_ ABSL_GUARDED_BY(mu_);  // Whether each of the newest results is an error.
+  int errors_ ABSL_GUARDED_BY(mu_) = 0;           // Those of newest_.
+  std::string last_error_ ABSL_GUARDED_BY(mu_);
+  // No answers until then, because of errors, and the reason for people.
+  absl::Duration rest_until_ ABSL_GUARDED_BY(mu_);
+  std::string rest_cause_ ABSL_GUARDED_BY(mu_);
   // SHA-256 of items to the number of processes that ended on them; the oldest are forgotten.
   std::map<std::string, int> strikes_ ABSL_GUARDED_BY(mu_);
   std::deque<std::string> strike_order_ ABSL_GUARDED_BY(mu_);

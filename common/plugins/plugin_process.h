@@ -76,8 +76,8 @@ class PluginProcess {
   // Reads once, and completes the calls whose answers have come.
   void ReadAnswers(absl::Duration deadline);
   void TakeAnswer(const std::string& line);
-  // End() because of what the process did: it wrote `what`, or with `ended` it has ended. Adds how it
-  // ended, and the end of its stderr.
+  // End() because of what the process did: it wrote `what`, or with `ended` it has ended. Adds how
+  // it ended, and the end of its stderr.
   void EndByItself(absl::string_view what, bool ended, absl::string_view reason = "PLUGIN_DIED");
   void ReadStderr();
 

@@ -20,7 +20,7 @@
 //   <- {"id": 1, "results": [{"score": 1}]}
 //
 // A result is {"score"}, with {"parts", "info"} if it likes; {"error", "retryable"}; or {}, if the
-// reward does not apply to the answer. A plug-in is user code, so nothing that it writes is trusted.
+// reward does not apply to the answer. A plug-in is user code: nothing that it writes is trusted.
 namespace sluice {
 
 inline constexpr size_t kMaxPluginLine = 16 << 20;

@@ -38,7 +38,7 @@ struct PluginSpec {
 // its path is not absolute. The message names the argument.
 absl::StatusOr<PluginSpec> ParsePluginSpec(const nlohmann::json& args);
 
-// Calls `visit` with each value of `args` that is a path, which `visit` may change: of verl, trl and
+// Calls `visit` with each value of `args` that is a path, which it may change: of verl, trl and
 // native the part before the function; of python, and of the words of exec, those with a slash,
 // but no programs of the system. Does not check args.
 void VisitPluginPaths(nlohmann::json* args,

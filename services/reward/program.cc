@@ -247,6 +247,11 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
           ReportProgress(id, false, absl::IsAborted(why) ? "fenced" : "failed", StatusText(why));
         });
     ReportProgress(id, true, "scoring", "");
+    // A plug-in that broke before this line has reported that already.
+    for (const auto& [args, plugin] : *job.plugins) {
+      if (const absl::Status why = plugin->broken(); !why.ok())
+        ReportProgress(id, false, "failed", StatusText(why));
+    }
   }
 
   {

@@ -381,7 +381,8 @@ void Worker::GiveBack(const queue::v1::Task& task, const absl::Status& fault) {
     log::Warning("score_failed",
                  {{"job_id", options_.job_name}, {"count", *count}, {"error", fault}});
   }
-  // A judge or plug-in that is busy has not failed, so that costs no try. `tries` are those that are left.
+  // A judge or plug-in that is busy has not failed, so that costs no try. `tries` are those
+  // that are left.
   const bool busy = absl::IsResourceExhausted(fault);
   ReleaseLeases({task}, busy ? queue::v1::RELEASE_REASON_DRAIN : queue::v1::RELEASE_REASON_FAULT,
                 busy ? kBusyRest : RestAfter(task.tries()));

@@ -155,9 +155,7 @@ class TrlReward(Convention):
 
 class TrainerState:
     """Stands in for transformers' TrainerState: rewards of Sluice do not depend on the step."""
-    global_step = 0
-    max_steps = 0
-    epoch = 0.0
+    global_step = max_steps = epoch = 0
     log_history = ()
 
 
@@ -237,21 +235,21 @@ def read_score(value):
     if not isinstance(value, dict):
         return {"score": read_number(value)}
     if value.get("score") is None:
-        raise BadScore(f"it returned a mapping without `score`; its keys: {sorted(map(str, value))}")
-    result = {"score": read_number(value["score"])}
-    parts, info = {}, {}
+        raise BadScore(f"it returned a mapping without `score`: {sorted(map(str, value))}")
+    result, info = {"score": read_number(value["score"]), "parts": {}}, {}
     for name, part in value.items():
-        if name == "score":
-            continue
         try:
-            parts[str(name)] = read_number(part)
+            result["parts"][str(name)] = read_number(part)
         except BadScore:
             info[str(name)] = part
-    if parts:
-        result["parts"] = parts
-    if info:
-        text = json.dumps(info, default=str)
-        result["info"] = json.loads(text) if len(text) <= MAX_INFO_BYTES else {"cut": text[:1024]}
+    del result["parts"]["score"]
+    try:
+        text = json.dumps(info, default=str, skipkeys=True)
+    except ValueError:  # It contains itself.
+        text = "{}"
+    # NaN and infinity are no JSON, and become texts.
+    result["info"] = (json.loads(text, parse_constant=str) if len(text) <= MAX_INFO_BYTES
+                      else {"cut": text[:1024]})
     return result
 
 
@@ -306,13 +304,12 @@ def module_self_test(function):
 def load_native(name):
     file, colon, chosen = name.rpartition(":")
     module = load_module(file if colon else name)
-    rewards = {key: value for key, value in vars(module).items() if isinstance(value, Reward)}
-    if colon:
-        rewards = {key: value for key, value in rewards.items() if key == chosen}
+    rewards = [value for key, value in vars(module).items()
+               if isinstance(value, Reward) and (not colon or key == chosen)]
     if len(rewards) != 1:
         raise SystemExit(f"{name} has {len(rewards)} functions with the decorator "
                          "sluice_reward.reward; wanted: one, or file.py:function")
-    return next(iter(rewards.values()))
+    return rewards[0]
 
 
 class Lines:
@@ -345,7 +342,10 @@ def serve(served, lines=None):
     if not hello or hello.get("sluice") != 1:
         raise SystemExit("this program is started by sluice-reward: it reads JSON lines on stdin")
     if not isinstance(served, Reward):
-        served = served()
+        try:
+            served = served()
+        except Exception as error:
+            raise SystemExit(describe(error)) from None
     config = hello.get("config") or {}
     lines.write({"name": served.name,
                  "version": "",

@@ -60,8 +60,8 @@ absl::StatusOr<RewardRule> RuleOf(const ScoreFlags& flags) {
   });
   return RewardRule{.name = verifier,
                     .verifier = verifier,
-                    .scores_groups = true,
                     .timeout = flags.timeout,
+                    .scores_groups = true,
                     .args = std::move(args)};
 }
 
@@ -191,10 +191,12 @@ std::vector<Command> RewardCommands() {
   return {
       {"reward", "score",
        "Score the answers of a file, as a job would, and print a JSON object for each.",
-       "  sluice reward score answers.jsonl --verifier gsm8k    # columns completion and answer\n"
-       "  sluice reward score answers.jsonl --verl my_reward.py:compute_score --text response\n"
-       "  sluice reward score answers.jsonl --trl my_rewards.py:format_reward    # a list of texts "
-       "is a group",
+       "  sluice reward score configs/examples/rewards/answers.jsonl --verifier text --args "
+       "'{\"property\": \"reversed\"}'\n"
+       "  sluice reward score configs/examples/rewards/answers.jsonl --verl "
+       "configs/examples/rewards/reversed_verl.py:compute_score\n"
+       "  sluice reward score configs/examples/rewards/answers.jsonl --trl "
+       "configs/examples/rewards/reversed_trl.py:rare_reward    # a list of answers is a group",
        [](CLI::App* app) {
          auto f = std::make_shared<ScoreFlags>();
          app->add_option("FILE", f->file, "a file of JSON lines")->required();

@@ -300,13 +300,26 @@ TEST_F(PluginHostTest, FilesThatChangeWhileTheJobRunsStopItInsteadOfMixingProgra
   StartHost();
   ASSERT_EQ(ScoreOf("score 1"), 1);
   WritePlugin("conformance/program.py", absl::StrCat(kProgram, "\n# changed\n"));
-  const auto results = Score({"kill"}, absl::Milliseconds(500));
+  const auto results = Score({"kill"}, absl::Seconds(3));
   EXPECT_EQ(ReasonOf(results.status()), "PLUGIN_DOWN") << results.status();
   EXPECT_THAT(std::string(results.status().message()),
               HasSubstr("have changed since the job began"));
   // The old files bring it back.
   WritePlugin("conformance/program.py", kProgram);
   EXPECT_EQ(ScoreOf("score 1"), 1);
+}
+
+TEST_F(PluginHostTest, APluginWithManyErrorsGetsNoAnswersForAWhile) {
+  PluginHost::Options options;
+  options.error_rest = absl::Hours(1);
+  StartHost(json::object(), json::object(), options);
+  // A fifth of them is borne.
+  for (int i = 0; i < 100; ++i) ScoreOf(i % 5 == 4 ? R"(raw {"error": "KeyError"})" : "score 1");
+  EXPECT_EQ(host_->Capacity().status(), absl::OkStatus());
+  ScoreOf(R"(raw {"error": "KeyError"})");
+  EXPECT_EQ(ReasonOf(host_->Capacity().status()), "PLUGIN_ERRORS");
+  EXPECT_THAT(std::string(host_->Capacity().status().message()),
+              HasSubstr("gave errors for 21 of its newest 101 answers, the last: KeyError"));
 }
 
 TEST_F(PluginHostTest, StopEndsCallsThatHangAndTheirProcesses) {

@@ -1,4 +1,4 @@
-// What a plug-in writes is user code's output: whatever it is, it becomes a score only if it is one.
+// What a plug-in writes is the output of user code: it becomes a score only if it is one.
 #include "common/plugins/protocol.h"
 
 #include <gmock/gmock.h>
