@@ -97,7 +97,11 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(ObjectFetcher* objects,
                                                    const std::optional<Fingerprint>& held) const {
   StagedWeights staged{
       .version = version.version, .state = version.state, .manifest = version.manifest};
-  if (staged.state == held) return staged;  // A relabel: only the version number changes.
+  WeightRelay* const relay = objects->relay();
+  if (staged.state == held) {  // A relabel: only the version number changes.
+    if (relay != nullptr) relay->Reached(version.version);
+    return staged;
+  }
 
   weights::v1::ListRequest request;
   *request.mutable_call() = MakeCall(caller_);
@@ -135,7 +139,6 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(ObjectFetcher* objects,
     return objects->TellOrigin(MakeLease(manifests, kPathLease), &leased);
   };
   SLUICE_RETURN_IF_ERROR(renew());
-  WeightRelay* const relay = objects->relay();
   if (relay != nullptr) relay->Begin(version, std::move(relayed));
   absl::Status walked;
   for (const WeightStep& step : path) {
@@ -143,6 +146,10 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(ObjectFetcher* objects,
     if (!walked.ok()) break;
   }
   if (relay != nullptr) relay->End(walked.ok());
+  if (absl::IsDataLoss(walked) && result.delta != nullptr && lister == kOriginId &&
+      !objects->holders_failed()) {
+    return Error(absl::StatusCode::kDataLoss, "WRONG_PATH", walked.message());
+  }
   SLUICE_RETURN_IF_ERROR(walked);
   staged.bytes = result.bytes;
 

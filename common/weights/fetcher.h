@@ -50,8 +50,11 @@ class WeightFetcher {
                                       const std::optional<Fingerprint>& held,
                                       rpc::Cancel* cancel) const;
   // The same with objects from anybody who has them. If the trainer is gone, a relay's list is
-  // used instead; then the fingerprint of all weights is computed, because a relay may lie. What
-  // is fetched is passed on by the relay of `objects`, if it has one.
+  // used instead, which may lie: the fingerprint of whole weights is computed then, but where a
+  // delta leads only the engine finds out. What is fetched is passed on by the relay of `objects`,
+  // if it has one.
+  // DATA_LOSS, reason WRONG_PATH: the way from `held` that the trainer listed is wrong, and not
+  // what a holder sent; the way from nothing may be right.
   absl::StatusOr<StagedWeights> Fetch(ObjectFetcher* objects, const PublishedVersion& version,
                                       const std::optional<Fingerprint>& held) const;
 
