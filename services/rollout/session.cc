@@ -444,13 +444,16 @@ void Session::OnActivation(const StagedWeights& staged, const Activation& activa
     if (digests_.size() > kDigests) digests_.erase(digests_.begin());
     serving_ = activation.version;
   }
+  streamer_->SetStanding(false);
   admitter_->SetReady(true);
 }
 
 // Asks for no more work, and for a whole version. What the engine has goes on when it is there. The
-// queue gives no work to an engine whose version is not verified, so a parked Admit gets none.
+// queue gives no work to an engine whose version is not verified, so a parked Admit gets none. If no
+// version comes for a while, other workers go on with what the engine has.
 void Session::OnDamage(const WeightDamage& damage) {
   admitter_->SetReady(false);
+  streamer_->SetStanding(true);
   metrics_.damaged_weights.Add();
   metrics_.suspect_tokens.Add(static_cast<double>(damage.suspect_tokens));
   std::optional<PolicyVersion> serving;
