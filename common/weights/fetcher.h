@@ -58,6 +58,8 @@ class WeightFetcher {
   absl::StatusOr<StagedWeights> Fetch(ObjectFetcher* objects, const PublishedVersion& version,
                                       const std::optional<Fingerprint>& held) const;
 
+  // The edges of a list, without those of kinds that this build does not know.
+  static absl::StatusOr<std::vector<WeightEdge>> ReadEdges(const weights::v1::ListResponse& list);
   // Returns the versions that the trainer keeps, the newest last.
   absl::StatusOr<std::vector<PublishedVersion>> List(const rpc::Channel& channel) const;
   // Asks the trainer to keep one version for `ttl`, even if it would otherwise be freed.
@@ -67,8 +69,6 @@ class WeightFetcher {
   const Caller& caller() const { return caller_; }
 
  private:
-  // The edges of a list, without those of kinds that this build does not know.
-  static absl::StatusOr<std::vector<WeightEdge>> ReadEdges(const weights::v1::ListResponse& list);
   weights::v1::LeaseRequest MakeLease(absl::Span<const std::string> manifests,
                                       absl::Duration ttl) const;
   absl::Status CheckManifest(const weights::v1::Manifest& manifest, const WeightEdge& edge) const;
