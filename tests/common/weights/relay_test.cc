@@ -643,7 +643,7 @@ class HangingTrainer : public weights::v1::WeightsService::Service {
     MutexLock lock(&mu_);
     while (lists_ == 0) changed_.Wait(&mu_);
   }
-  // Waits until a List call has ended. Returns whether the caller ended it before its deadline.
+  // Waits until a List call has ended. Returns whether the caller ended it long before its deadline.
   bool AwaitCancelled() {
     MutexLock lock(&mu_);
     while (!ended_early_.has_value()) changed_.Wait(&mu_);
@@ -668,7 +668,7 @@ class HangingTrainer : public weights::v1::WeightsService::Service {
     ++lists_;
     changed_.NotifyAll();
     Hang(context);
-    ended_early_ = std::chrono::system_clock::now() < context->deadline();
+    ended_early_ = std::chrono::system_clock::now() + std::chrono::seconds(1) < context->deadline();
     changed_.NotifyAll();
     return grpc::Status::CANCELLED;
   }
