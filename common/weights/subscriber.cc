@@ -321,9 +321,9 @@ class WeightSubscriber::Impl {
   }
 
   // Makes an announcement the one to follow, unless a newer version was announced before. The
-  // trainer's word replaces that of a relay. A relay's word is taken only for what is newer than all
-  // that the trainer announced, of the same trainer, and for other weights than those held: that it
-  // has the same weights under another version, nothing can prove.
+  // trainer's word replaces that of a relay. A relay's word is taken only for what is newer than
+  // all that the trainer announced, of the same trainer, and for other weights than those held:
+  // that the same weights have another version now, nothing can prove.
   void FollowAnnouncement(const weights::v1::Latest& latest, bool from_relay)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const absl::StatusOr<Fingerprint> state = Fingerprint::FromBytes(latest.state());

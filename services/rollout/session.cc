@@ -448,9 +448,9 @@ void Session::OnActivation(const StagedWeights& staged, const Activation& activa
   admitter_->SetReady(true);
 }
 
-// Asks for no more work, and for a whole version. What the engine has goes on when it is there. The
-// queue gives no work to an engine whose version is not verified, so a parked Admit gets none. If no
-// version comes for a while, other workers go on with what the engine has.
+// Asks for no more work, and for a whole version. What the engine has goes on when it is there; if
+// it does not come for a while, other workers go on with it. The queue gives no work to an engine
+// whose version is not verified, so a parked Admit gets none.
 void Session::OnDamage(const WeightDamage& damage) {
   admitter_->SetReady(false);
   streamer_->SetStanding(true);

@@ -360,7 +360,7 @@ class Node {
     subscriber_->SetSource(trainer);
   }
   void SetSource(const std::string& trainer) { subscriber_->SetSource(trainer); }
-  // Calls `on_first` with the first version that is staged, which is refused. Call it before Join().
+  // Calls `on_first` with the first version that is staged, and refuses it. Call it before Join().
   void RefuseFirst(std::function<void(const StagedWeights&)> on_first) {
     MutexLock lock(&mu_);
     refuse_first_ = std::move(on_first);
@@ -643,7 +643,7 @@ class HangingTrainer : public weights::v1::WeightsService::Service {
     MutexLock lock(&mu_);
     while (lists_ == 0) changed_.Wait(&mu_);
   }
-  // Waits until a List call has ended. Returns whether the caller ended it long before its deadline.
+  // Waits until a List call has ended. Returns whether that was long before its deadline.
   bool AwaitCancelled() {
     MutexLock lock(&mu_);
     while (!ended_early_.has_value()) changed_.Wait(&mu_);
@@ -696,7 +696,7 @@ TEST(RelayTest, AnotherTrainerEndsACallToTheOldOneThatHangs) {
   fleet.ExpectOnlyPublished();
 }
 
-// Has a relay hold a version as a delta from `base`, with the manifest and the chunks that are given.
+// Has a relay hold a version as a delta from `base`, with this manifest and these chunks.
 void HoldDelta(
     WeightRelay& relay, const PublishedVersion& version, const Fingerprint& base,
     const std::string& manifest,
@@ -738,7 +738,7 @@ TEST(RelayTest, OtherBytesOfAHolderProveNothingAgainstTheWeightsHeld) {
   fleet.ExpectOnlyPublished();
 }
 
-// Rollout 0 is a liar and rollout 2 has version 2, as a delta from version 1, which rollout 1 holds.
+// Rollout 0 is a liar. Rollout 2 has version 2, as a delta from version 1, which rollout 1 holds.
 // The trainer is dead.
 class LiarTest : public testing::Test {
  protected:

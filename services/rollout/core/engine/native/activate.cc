@@ -286,10 +286,10 @@ std::optional<WeightDamage> NativeEngine::Compare(absl::Span<const int64_t> tens
     damage.suspect_tokens =
         std::max(damage.suspect_tokens, stats_.tokens_generated - rotation_.right_at(tensor));
   }
-  damage.cause = absl::StrCat("the weights in memory are not those of version ", held_version_.str(),
-                              ", in ", absl::StrJoin(damage.tensors, ", "), ": ",
-                              damage.suspect_tokens, " tokens were sampled since they were last ",
-                              "found right; test the memory of this machine");
+  damage.cause = absl::StrCat(
+      "the weights in memory are not those of version ", held_version_.str(), ", in ",
+      absl::StrJoin(damage.tensors, ", "), ": ", damage.suspect_tokens,
+      " tokens were sampled since they were last ", "found right; test the memory of this machine");
   return damage;
 }
 
