@@ -123,13 +123,14 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
 absl::StatusOr<StagedWeights> WeightFetcher::Fetch(ObjectFetcher* objects,
                                                    const PublishedVersion& version,
                                                    const std::optional<Fingerprint>& held) const {
+  WeightRelay* const relay = objects->relay();
   if (version.state == held) {  // A relabel: only the version number changes.
+    if (relay != nullptr) relay->Reached(version.version);
     return StagedWeights{
         .version = version.version, .state = version.state, .manifest = version.manifest};
   }
 
   SLUICE_ASSIGN_OR_RETURN(const Route route, FindRoute(objects, version, held));
-  WeightRelay* const relay = objects->relay();
   if (relay != nullptr) {
     std::vector<WeightEdge> edges;
     for (const WeightStep& step : route.path) edges.push_back(step.edge);
@@ -145,8 +146,10 @@ absl::StatusOr<WeightFetcher::Route> WeightFetcher::FindRoute(
     ObjectFetcher* objects, const PublishedVersion& version,
     const std::optional<Fingerprint>& from) const {
   // The manifest that was announced leads to the version, and most often from what is held. The
-  // trainer's answer to a List would come late, behind the chunks that its link is full of.
-  if (objects->relay() != nullptr) {
+  // trainer's answer to a List would come late, behind the chunks that its link is full of. Of a
+  // version that only a relay has announced, the manifest may be made up; a list says whose word
+  // it is.
+  if (objects->relay() != nullptr && !objects->hearsay()) {
     Route route{.lister = std::string(kOriginId)};
     const absl::Status fetched = objects->Fetch({version.manifest}, [&](std::string object) {
       route.manifest = std::make_shared<const std::string>(std::move(object));
@@ -203,9 +206,16 @@ absl::StatusOr<StagedWeights> WeightFetcher::Walk(ObjectFetcher* objects,
   std::vector<std::string> manifests = {version.manifest};
   for (const WeightStep& step : path) manifests.push_back(step.edge.manifest);
   PathLease lease(objects, MakeLease(manifests, kPathLease));
+  absl::Status walked;
   for (const WeightStep& step : path) {
-    SLUICE_RETURN_IF_ERROR(TakeStep(objects, step, [&] { return lease.Renew(); }, &result));
+    walked = TakeStep(objects, step, [&] { return lease.Renew(); }, &result);
+    if (!walked.ok()) break;
   }
+  if (absl::IsDataLoss(walked) && result.delta != nullptr && route.lister == kOriginId &&
+      !objects->holders_failed()) {
+    return Error(absl::StatusCode::kDataLoss, "WRONG_PATH", walked.message());
+  }
+  SLUICE_RETURN_IF_ERROR(walked);
   staged.bytes = result.bytes;
 
   // Of whole weights only the SHA-256 of the chunks was checked so far. The trainer announces and

@@ -50,11 +50,16 @@ class WeightFetcher {
                                       const std::optional<Fingerprint>& held,
                                       rpc::Cancel* cancel) const;
   // The same with objects from anybody who has them. If the trainer is gone, a relay's list is
-  // used instead; then the fingerprint of all weights is computed, because a relay may lie. What
-  // is fetched is passed on by the relay of `objects`, if it has one.
+  // used instead, which may lie: the fingerprint of whole weights is computed then, but where a
+  // delta leads only the engine finds out. What is fetched is passed on by the relay of `objects`,
+  // if it has one.
+  // DATA_LOSS, reason WRONG_PATH: the way from `held` that the trainer listed is wrong, and not
+  // what a holder sent; the way from nothing may be right.
   absl::StatusOr<StagedWeights> Fetch(ObjectFetcher* objects, const PublishedVersion& version,
                                       const std::optional<Fingerprint>& held) const;
 
+  // The edges of a list, without those of kinds that this build does not know.
+  static absl::StatusOr<std::vector<WeightEdge>> ReadEdges(const weights::v1::ListResponse& list);
   // Returns the versions that the trainer keeps, the newest last.
   absl::StatusOr<std::vector<PublishedVersion>> List(const rpc::Channel& channel) const;
   // Asks the trainer to keep one version for `ttl`, even if it would otherwise be freed.
@@ -76,8 +81,6 @@ class WeightFetcher {
   absl::StatusOr<StagedWeights> Walk(ObjectFetcher* objects, const PublishedVersion& version,
                                      const std::optional<Fingerprint>& held,
                                      const Route& route) const;
-  // The edges of a list, without those of kinds that this build does not know.
-  static absl::StatusOr<std::vector<WeightEdge>> ReadEdges(const weights::v1::ListResponse& list);
   weights::v1::LeaseRequest MakeLease(absl::Span<const std::string> manifests,
                                       absl::Duration ttl) const;
   absl::Status CheckManifest(const weights::v1::Manifest& manifest, const WeightEdge& edge) const;

@@ -133,7 +133,10 @@ class ObjectFetcher::Assembly {
       size_ = header.size();
     }
     if (index_ != header.index() || header.offset() != object_.size() || size_ != header.size())
-      return absl::DataLossError("the pieces of objects came out of order");
+      return absl::DataLossError(absl::StrCat(
+          "the pieces of objects came out of order: one of object ", ShortId(id), " of ",
+          header.size(), " bytes at ", header.offset(), " came when ", object_.size(), " of ",
+          size_, " bytes of object ", ShortId(ids_[index_]), " were there"));
     if (size_ > kMaxObject || bytes > size_ - object_.size() || bytes == 0) {
       return absl::DataLossError(absl::StrCat("object ", ShortId(id), " of ", size_,
                                               " bytes came with a piece of ", bytes, " at ",
@@ -205,10 +208,18 @@ bool ObjectFetcher::cancelled() const {
 
 absl::Status ObjectFetcher::Fetch(absl::Span<const std::string> ids,
                                   const ObjectHandler& on_object) {
+  holders_failed_ = false;
   std::vector<std::string> wanted;
   for (const std::string& id : ids) {
-    const auto held =
+    auto held =
         options_.relay == nullptr ? nullptr : options_.relay->Find(id, options_.version).object;
+    // It was right when it came, but may lie in memory since long ago.
+    if (held != nullptr && Sha256(*held) != id) {
+      log::Error("weights_relay_damaged",
+                 {{"job_id", options_.caller.job}, {"object", ShortId(id)}});
+      options_.relay->Drop(id);
+      held.reset();
+    }
     if (held == nullptr) wanted.push_back(id);
     else SLUICE_RETURN_IF_ERROR(on_object(*held));
   }
@@ -221,7 +232,11 @@ absl::Status ObjectFetcher::Fetch(absl::Span<const std::string> ids,
     const bool is_patient = holder.id == kOriginId && at + 1 == options_.holders.size();
     const Outcome outcome = FetchFrom(holder, is_patient, &wanted, on_object);
     ClearWait();
-    if (outcome.handler_failed) return outcome.status;
+    if (outcome.handler_failed) {
+      holders_failed_ = false;
+      return outcome.status;
+    }
+    holders_failed_ = true;  // Unless nothing is missing in the end.
     if (cancelled()) return absl::CancelledError("the download was cancelled");
     // The trainer's word counts most.
     if (!outcome.status.ok() && !origin_asked) error = outcome.status;
@@ -233,8 +248,14 @@ absl::Status ObjectFetcher::Fetch(absl::Span<const std::string> ids,
     LeaveHolder(holder, *outcome.fault, outcome.status);
     current_ = std::max(current_, at + 1);
   }
-  if (wanted.empty()) return absl::OkStatus();
-  if (error.ok()) error = absl::UnavailableError("no holder of the version is left");
+  if (wanted.empty()) {
+    holders_failed_ = false;
+    return absl::OkStatus();
+  }
+  if (error.ok())
+    error = absl::UnavailableError(
+        absl::StrCat("no holder of version ", options_.version.str(), " is left: ", wanted.size(),
+                     " objects have not come, the first of them is ", ShortId(wanted.front())));
   return error;
 }
 
@@ -363,14 +384,16 @@ absl::StatusOr<std::string> ObjectFetcher::Ask(const google::protobuf::Message& 
                                                google::protobuf::Message* response,
                                                const std::function<bool()>& is_useful) {
   const bool alone = options_.holders.size() == 1;
-  absl::Status error = absl::UnavailableError("the trainer is gone");
+  absl::Status error = absl::UnavailableError(absl::StrCat(
+      "the trainer is gone, and none of ", options_.holders.size(), " holders lists a way to ",
+      "version ", options_.version.str(), "; it is asked for again later"));
   if (!origin_gone_) {
     for (const Holder& holder : options_.holders) {
       if (holder.id != kOriginId) continue;
       rpc::CallOptions options{.cancel = options_.cancel};
       if (!alone) options.deadline = options.give_up = kShortCall;
       error = rpc::Call(*holder.channel, request, response, options);
-      if (error.ok()) return holder.id;
+      if (error.ok()) return stats_.lister = holder.id;
       if (alone || !IsGone(error) || cancelled()) return error;
       origin_gone_ = true;
     }
@@ -381,7 +404,7 @@ absl::StatusOr<std::string> ObjectFetcher::Ask(const google::protobuf::Message& 
     const absl::Status answered =
         rpc::Call(*holder.channel, request, response,
                   {.deadline = kShortCall, .give_up = kShortCall, .cancel = options_.cancel});
-    if (answered.ok() && is_useful()) return holder.id;
+    if (answered.ok() && is_useful()) return stats_.lister = holder.id;
     if (cancelled()) return answered;
   }
   return error;

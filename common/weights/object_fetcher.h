@@ -57,6 +57,7 @@ class ObjectFetcher {
   struct Options {
     WeightCaller caller;
     PolicyVersion version;        // For which the objects are fetched.
+    bool hearsay = false;         // Whether only another rollout has announced it.
     std::vector<Holder> holders;  // At least one.
     // Where objects are kept for other rollouts. What it has already is not downloaded. May be
     // null, and outlives the fetcher.
@@ -87,6 +88,9 @@ class ObjectFetcher {
   absl::Status TellOrigin(const google::protobuf::Message& request,
                           google::protobuf::Message* response, rpc::Cancel* cancel);
 
+  // Whether the last Fetch() failed because of holders, not because of what the objects say.
+  bool holders_failed() const { return holders_failed_; }
+
   // Leaves a holder because of an object or an answer that came from it.
   void Distrust(const std::string& holder, const absl::Status& why);
 
@@ -96,11 +100,13 @@ class ObjectFetcher {
     int holders_left = 0;    // How many holders were left.
     std::string parent;      // The holder that sent the last object.
     std::string last_fault;  // "rollout-2 lied: ..". Empty: none.
+    std::string lister;      // Who gave the answer to the last Ask().
   };
   const Stats& stats() const { return stats_; }
   WeightRelay* relay() const { return options_.relay; }
-  PolicyVersion version() const { return options_.version; }
   rpc::Cancel* cancel() const { return options_.cancel; }
+  PolicyVersion version() const { return options_.version; }
+  bool hearsay() const { return options_.hearsay; }
   const WeightCaller& caller() const { return options_.caller; }
 
   // What it waits for.
@@ -133,7 +139,8 @@ class ObjectFetcher {
   const Options options_;
   size_t current_ = 0;                     // Holders before it were left.
   std::atomic<bool> origin_gone_ = false;  // It did not answer a call.
-  absl::Status last_error_;                // Of a holder that was left.
+  bool holders_failed_ = false;
+  absl::Status last_error_;  // Of a holder that was left.
   Stats stats_;
 
   mutable Mutex mu_;

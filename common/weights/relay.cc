@@ -1,5 +1,6 @@
 #include "common/weights/relay.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace sluice {
@@ -20,7 +21,7 @@ void WeightRelay::Begin(const PublishedVersion& version, std::vector<WeightEdge>
       newest_->version = version;
     }
     newest_->path = std::move(path);
-    newest_->complete = false;
+    newest_->complete = newest_->failed = false;
     newest_->expected.clear();
     newest_->unread = newest_->path.size();
     for (const WeightEdge& edge : newest_->path) ExpectObject(edge.manifest);
@@ -58,6 +59,22 @@ void WeightRelay::Add(const std::string& id, std::shared_ptr<const std::string> 
   for (const auto& waiter : waiters) waiter();
 }
 
+void WeightRelay::Reached(PolicyVersion version) {
+  std::vector<std::function<void()>> waiters;
+  {
+    MutexLock lock(&mu_);
+    reached_ = std::max(reached_, version);
+    waiters = TakeWaiters();
+  }
+  for (const auto& waiter : waiters) waiter();
+}
+
+void WeightRelay::Drop(const std::string& id) {
+  MutexLock lock(&mu_);
+  if (before_) before_->objects.erase(id);
+  if (newest_ && newest_->objects.erase(id) > 0) newest_->expected.insert(id);
+}
+
 void WeightRelay::End(bool complete) {
   std::vector<std::function<void()>> waiters;
   {
@@ -66,6 +83,7 @@ void WeightRelay::End(bool complete) {
     newest_->expected.clear();
     newest_->unread = 0;
     newest_->complete = complete;
+    newest_->failed = !complete;
     if (complete) before_.reset();
     waiters = TakeWaiters();
   }
@@ -93,8 +111,8 @@ WeightSource::Lookup WeightRelay::Find(const std::string& id, PolicyVersion want
   Lookup lookup{.object = FindHeld(id)};
   if (lookup.object == nullptr) {
     const bool begun = newest_ && newest_->version.version >= wanted;
-    lookup.is_coming =
-        begun ? newest_->unread > 0 || newest_->expected.contains(id) : wanted != PolicyVersion{};
+    if (begun) lookup.is_coming = newest_->unread > 0 || newest_->expected.contains(id);
+    else lookup.is_coming = wanted > reached_;
   }
   return lookup;
 }
@@ -112,7 +130,7 @@ std::vector<WeightEdge> WeightRelay::edges() const {
   MutexLock lock(&mu_);
   std::vector<WeightEdge> edges;
   for (const std::optional<Held>* held : {&before_, &newest_}) {
-    if (!held->has_value()) continue;
+    if (!held->has_value() || (*held)->failed) continue;
     for (const WeightEdge& edge : (*held)->path) {
       if ((*held)->objects.contains(edge.manifest)) edges.push_back(edge);
     }

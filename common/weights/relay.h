@@ -32,7 +32,7 @@ class WeightRelay : public WeightSource {
   WeightRelay() : WeightRelay(Options{}) {}
   explicit WeightRelay(Options options) : options_(std::move(options)) {}
 
-  // The trainer, or another relay, has announced this version. Those who watch here hear of it.
+  // This version has been fetched. Those who watch here hear of it. One thread calls it.
   void SetLatest(const PublishedVersion& version);
 
   // Begins to hold a version, for which the manifests of `path` are fetched. Objects that are held
@@ -41,9 +41,14 @@ class WeightRelay : public WeightSource {
       ABSL_LOCKS_EXCLUDED(mu_);
   // These objects are fetched too: the chunks that the next manifest of the path names.
   void Expect(absl::Span<const std::string> ids) ABSL_LOCKS_EXCLUDED(mu_);
+  // This rollout has this version, or a higher one, without having fetched it. No object of it is
+  // coming that is not of the version that was begun last.
+  void Reached(PolicyVersion version) ABSL_LOCKS_EXCLUDED(mu_);
   // An object has arrived whose SHA-256 is its id. It is kept if it is expected.
   void Add(const std::string& id, std::shared_ptr<const std::string> object)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // An object that is held has another SHA-256 than its id, so it is freed, and expected again.
+  void Drop(const std::string& id) ABSL_LOCKS_EXCLUDED(mu_);
   // The fetch of the version has ended. After a failure nothing more is coming, so that those who
   // wait here ask another holder.
   void End(bool complete) ABSL_LOCKS_EXCLUDED(mu_);
@@ -55,7 +60,7 @@ class WeightRelay : public WeightSource {
   Lookup Find(const std::string& id, PolicyVersion wanted) const override ABSL_LOCKS_EXCLUDED(mu_);
   void CallWhenChanged(std::function<void()> changed) override ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Those whose manifest is here.
+  // Those whose manifest is here, without those of a version whose fetch has failed.
   std::vector<WeightEdge> edges() const override ABSL_LOCKS_EXCLUDED(mu_);
   void OnSent(uint64_t bytes) override;
 
@@ -69,7 +74,7 @@ class WeightRelay : public WeightSource {
     std::map<std::string, std::shared_ptr<const std::string>> objects;  // By id.
     std::set<std::string> expected;                                     // Not here yet.
     size_t unread = 0;  // Manifests of the path whose chunks are not known yet.
-    bool complete = false;
+    bool complete = false, failed = false;
   };
   std::shared_ptr<const std::string> FindHeld(const std::string& id) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -83,6 +88,7 @@ class WeightRelay : public WeightSource {
   mutable Mutex mu_;
   // `before_` is complete, and is set only while `newest_` is not.
   std::optional<Held> newest_ ABSL_GUARDED_BY(mu_), before_ ABSL_GUARDED_BY(mu_);
+  PolicyVersion reached_ ABSL_GUARDED_BY(mu_);  // The highest of Reached().
   std::vector<std::function<void()>> waiters_ ABSL_GUARDED_BY(mu_);
 };
 

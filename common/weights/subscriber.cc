@@ -76,13 +76,16 @@ class WeightSubscriber::Impl {
     if (source_ == address) return;
     source_ = address;
     if (uses_chain()) {
-      // Others may have what the old source has announced.
+      // Others may have what the old source has announced, so `latest_` stays.
       if (stream_ != nullptr) stream_->TryCancel();
       const auto wait = downloading_ == nullptr ? std::nullopt : downloading_->wait();
-      if (wait && wait->holder == kOriginId) download_cancel_->Trigger();
-      if (address.empty()) channel_.reset();
+      // A download that waits for no object calls the trainer, or is about to.
+      if (downloading_ != nullptr && (!wait || wait->holder == kOriginId))
+        download_cancel_->Trigger();
+      channel_.reset();
     } else {
       latest_.reset();  // It was announced by the old source.
+      origin_latest_.reset();
       CancelCalls();
     }
     ForgetFailures();
@@ -119,8 +122,14 @@ class WeightSubscriber::Impl {
                                    {"cause", cause}});
     MutexLock lock(&mu_);
     offered_ = false;
-    // What came may have been damaged here, after its check. If not, the way from `held_` is wrong.
-    if (std::exchange(refused_, true)) from_nothing_ = true;
+    if (!offered_lister_.empty()) {
+      // A delta that a relay listed proves nothing against `held_` or what the trainer lists.
+      liars_.push_back(offered_lister_);
+    } else if (std::exchange(refused_, true)) {
+      // What came may have been damaged here, after its check. If not, the way from `held_` is
+      // wrong.
+      from_nothing_ = true;
+    }
     if (latest_ && latest_->version == version) DelayRetry(absl::ZeroDuration());
     AddReport(version, held_, weights::v1::REPLICA_PHASE_REFUSED, cause, tensor);
     changed_.NotifyAll();
@@ -215,17 +224,13 @@ class WeightSubscriber::Impl {
       weights::v1::Latest latest;
       while (stream->Read(&latest)) {
         backoff.Reset();
-        std::optional<PublishedVersion> news;
-        {
-          MutexLock lock(&mu_);
-          if (source_ != source) break;  // The address has changed meanwhile.
-          origin_heard_ = Clock::Real()->Monotonic();
-          origin_broken_ = absl::InfiniteDuration();
-          if (relay_stream_ != nullptr) relay_stream_->TryCancel();
-          if (!latest.has_version()) continue;  // A beat: the stream is alive.
-          news = FollowAnnouncement(latest, /*from_relay=*/false);
-        }
-        if (news && options_.relay != nullptr) options_.relay->SetLatest(*news);
+        MutexLock lock(&mu_);
+        if (source_ != source) break;  // The address has changed meanwhile.
+        origin_heard_ = Clock::Real()->Monotonic();
+        origin_broken_ = absl::InfiniteDuration();
+        if (relay_stream_ != nullptr) relay_stream_->TryCancel();
+        // Without a version it is a beat: the stream is alive.
+        if (latest.has_version()) FollowAnnouncement(latest, /*from_relay=*/false);
       }
 
       const absl::Status end = stream->Finish();
@@ -267,13 +272,9 @@ class WeightSubscriber::Impl {
 
       weights::v1::Latest latest;
       while (stream->Read(&latest)) {
-        std::optional<PublishedVersion> news;
-        {
-          MutexLock lock(&mu_);
-          if (!OriginIsSilent()) break;
-          if (latest.has_version()) news = FollowAnnouncement(latest, /*from_relay=*/true);
-        }
-        if (news) options_.relay->SetLatest(*news);
+        MutexLock lock(&mu_);
+        if (!OriginIsSilent()) break;
+        if (latest.has_version()) FollowAnnouncement(latest, /*from_relay=*/true);
       }
       stream->TryCancel();
       (void)stream->Finish();
@@ -319,24 +320,28 @@ class WeightSubscriber::Impl {
     return holders;
   }
 
-  // Makes an announcement the one to follow, unless a newer version was announced before. Returns
-  // it then. A relay's word is taken only for what is newer than all that the trainer announced,
-  // and the trainer's word replaces it.
-  std::optional<PublishedVersion> FollowAnnouncement(const weights::v1::Latest& latest,
-                                                     bool from_relay)
+  // Makes an announcement the one to follow, unless a newer version was announced before. The
+  // trainer's word replaces that of a relay. A relay's word is taken only for what is newer than
+  // all that the trainer announced, of the same trainer, and for other weights than those held:
+  // that the same weights have another version now, nothing can prove.
+  void FollowAnnouncement(const weights::v1::Latest& latest, bool from_relay)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const absl::StatusOr<Fingerprint> state = Fingerprint::FromBytes(latest.state());
     if (!state.ok()) {
       log::Error("weights_announcement", {{"job_id", options_.job}, {"error", state.status()}});
-      return std::nullopt;
+      return;
     }
     PublishedVersion announced{.version = rpc::FromProto(latest.version()),
                                .manifest = latest.manifest(),
                                .state = *state};
     if (latest.has_hold_until()) announced.hold_until = latest.hold_until();
     const PolicyVersion version = announced.version;
-    if (from_relay && (version <= newest_ || (latest_ && version <= latest_->version)))
-      return std::nullopt;
+    if (from_relay) {
+      const bool is_newer = version > newest_ && (!latest_ || version > latest_->version);
+      const bool other_trainer =
+          newest_ != PolicyVersion() && version.incarnation != newest_.incarnation;
+      if (!is_newer || other_trainer || (*state == held_ && !from_nothing_)) return;
+    }
     if (version < newest_) {
       const std::string cause =
           absl::StrCat("version ", newest_.str(), " was announced before, so this is a ",
@@ -344,21 +349,27 @@ class WeightSubscriber::Impl {
       log::Warning("weights_refused",
                    {{"job_id", options_.job}, {"version", version.str()}, {"cause", cause}});
       AddReport(version, held_, weights::v1::REPLICA_PHASE_REFUSED, cause, "");
-      return std::nullopt;
+      return;
     }
 
-    if (!from_relay) newest_ = version;
-    // A new trainer has taken over. What the old one announced may be nowhere any more.
-    const bool fenced =
-        downloading_ != nullptr && downloading_->version().incarnation < version.incarnation;
-    if (fenced && !from_relay) download_cancel_->Trigger();
+    if (!from_relay) {
+      newest_ = version;
+      origin_latest_ = announced;
+      // If a new trainer has taken over, what the old one announced may be nowhere any more.
+      if (downloading_ != nullptr && downloading_->version().incarnation < version.incarnation)
+        download_cancel_->Trigger();
+    }
     if (!latest_ || latest_->manifest != announced.manifest) {
       ForgetFailures();
       announced_ = Clock::Real()->Monotonic();
     }
     latest_ = announced;
     changed_.NotifyAll();
-    return announced;
+  }
+
+  // Whether only a relay announced `latest_`.
+  bool is_hearsay() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return latest_.has_value() && latest_ != origin_latest_;
   }
 
   // The download or activation of `latest_` has failed. Sets the time of the next try.
@@ -390,6 +401,8 @@ class WeightSubscriber::Impl {
     if (channel_ == nullptr && !uses_chain()) return false;
     const PolicyVersion version = latest_->version;
     if (version == held_version_) return false;
+    // What is held may have changed since FollowAnnouncement().
+    if (is_hearsay() && latest_->state == held_ && !from_nothing_) return false;
     // During a replay the trainer publishes versions below the engine's. The engine keeps its
     // weights until `latest` has reached its version number again.
     const bool replay = latest_->hold_until.has_value() && held_version_.incarnation > 0 &&
@@ -413,12 +426,15 @@ class WeightSubscriber::Impl {
         if (!from_nothing_) held = held_;
         announced = announced_;
         download_cancel_ = &cancel;
+        for (const std::string& liar : std::exchange(liars_, {}))
+          history_.AddFault(liar, HolderFault::kLied, Clock::Real()->Monotonic());
       }
 
       // Download without the lock. SetSource() and the destructor can cancel the download through
       // download_cancel_.
       ObjectFetcher::Stats stats;
-      absl::StatusOr<StagedWeights> staged = Download(latest, held, &cancel, &stats);
+      bool relays = false;
+      absl::StatusOr<StagedWeights> staged = Download(latest, held, &cancel, &stats, &relays);
       if (options_.on_download_ended) options_.on_download_ended(stats);
 
       // A download that SetSource() or the destructor ended is not a failure. The status does not
@@ -433,21 +449,26 @@ class WeightSubscriber::Impl {
           fetch_seconds_ = absl::ToDoubleSeconds(staged->fetch);
           parent_ = stats.parent;
           holder_fault_ = stats.last_fault;
+          offered_lister_ = staged->delta != nullptr ? stats.lister : "";
           AddReport(latest.version, held_, weights::v1::REPLICA_PHASE_STAGED, holder_fault_, "",
                     {{"fetch", fetch_seconds_}});
         }
-        // What is held may be damaged, or an object on the way from it.
         if (absl::IsDataLoss(staged.status())) {
-          from_nothing_ = true;
+          if (ReasonOf(staged.status()) == "WRONG_PATH") from_nothing_ = true;
           AddReport(latest.version, held_, weights::v1::REPLICA_PHASE_REFUSED,
                     std::string(staged.status().message()), "");
         }
         failed = !staged.ok() && !cancel.triggered();
         const bool is_newest = latest_ && latest_->manifest == latest.manifest;
-        if (failed && is_newest) DelayRetry(DetailOf(staged.status()).retry_after);
+        if (failed && is_newest) {
+          DelayRetry(DetailOf(staged.status()).retry_after);
+          // Perhaps nobody has it. Were it kept, what others announce would not be heard.
+          if (is_hearsay()) latest_ = origin_latest_;
+        }
       }
 
       if (staged.ok()) {
+        if (relays) options_.relay->SetLatest(latest);
         on_staged_(*std::move(staged));
       } else if (failed) {
         log::Warning("weights_fetch_failed", {{"job_id", options_.job},
@@ -479,9 +500,11 @@ class WeightSubscriber::Impl {
     }
   }
 
+  // Sets *relays if the relay holds the version then.
   absl::StatusOr<StagedWeights> Download(const PublishedVersion& version,
                                          const std::optional<Fingerprint>& held,
-                                         rpc::Cancel* cancel, ObjectFetcher::Stats* stats) {
+                                         rpc::Cancel* cancel, ObjectFetcher::Stats* stats,
+                                         bool* relays) {
     ObjectFetcher::Options options{.caller = fetcher_.caller(),
                                    .version = version.version,
                                    .history = &history_,
@@ -490,6 +513,7 @@ class WeightSubscriber::Impl {
     {
       MutexLock lock(&mu_);
       origin = channel_;
+      options.hearsay = version != origin_latest_;
       if (uses_chain()) {
         const absl::Duration now = Clock::Real()->Monotonic();
         options.relay = options_.relay.get();
@@ -499,7 +523,12 @@ class WeightSubscriber::Impl {
       } else if (origin != nullptr) {
         options.holders.push_back({.id = std::string(kOriginId), .channel = origin.get()});
       }
-      if (options.holders.empty()) return absl::UnavailableError("nobody serves weights now");
+      if (options.holders.empty()) {
+        return absl::UnavailableError(
+            absl::StrCat("nobody serves version ", version.version.str(),
+                         " now: the trainer's address is not known, and there is no other rollout; "
+                         "it is tried again"));
+      }
       parent_ = options.holders.front().id;
       AddReport(version.version, held_, weights::v1::REPLICA_PHASE_FETCHING, "", "");
     }
@@ -514,6 +543,9 @@ class WeightSubscriber::Impl {
     MutexLock lock(&mu_);
     downloading_ = nullptr;
     *stats = objects.stats();
+    // Of a version for which nothing had to be fetched, the relay has nothing.
+    *relays = objects.relay() != nullptr && staged.ok() &&
+              (staged->tensors != nullptr || staged->delta != nullptr);
     return staged;
   }
 
@@ -550,7 +582,8 @@ class WeightSubscriber::Impl {
   // Which holder was left in the last fetch, and why; else empty.
   std::string holder_fault_ ABSL_GUARDED_BY(mu_);
   double fetch_seconds_ ABSL_GUARDED_BY(mu_) = 0;  // Of the version offered last.
-  std::optional<PublishedVersion> latest_ ABSL_GUARDED_BY(mu_);
+  // The announcement to follow, and the last one of the trainer.
+  std::optional<PublishedVersion> latest_ ABSL_GUARDED_BY(mu_), origin_latest_ ABSL_GUARDED_BY(mu_);
   // When `latest_` was announced, on the real monotonic clock.
   absl::Duration announced_ ABSL_GUARDED_BY(mu_);
   // The highest version that any trainer announced, which never falls. If latest_ is set, it is
@@ -564,6 +597,10 @@ class WeightSubscriber::Impl {
   Fingerprint held_ ABSL_GUARDED_BY(mu_);
   // The engine has been offered a version and has not answered yet.
   bool offered_ ABSL_GUARDED_BY(mu_) = false;
+  // The relay that listed the delta which was offered last; empty: it was the trainer.
+  std::string offered_lister_ ABSL_GUARDED_BY(mu_);
+  // Relays whose lists led to what the engine refused. They are to go into history_.
+  std::vector<std::string> liars_ ABSL_GUARDED_BY(mu_);
   // It has refused a version since the last activation.
   bool refused_ ABSL_GUARDED_BY(mu_) = false;
   // Its weights are damaged, or a version that began at held_ was damaged or refused twice: the

@@ -57,7 +57,7 @@ class WeightSubscriber {
     std::function<void(const ObjectFetcher::Stats& stats)> on_download_ended;
   };
   // Called with each version that is ready, on the downloading thread. No other version is fetched
-  // and no report is sent before it returns.
+  // before it returns.
   // No further version is offered until OnActivated() or OnRefused() has been called for this one.
   using OnStaged = std::function<void(StagedWeights staged)>;
 
@@ -77,7 +77,8 @@ class WeightSubscriber {
   // sampled during the change.
   void OnActivated(PolicyVersion version, Fingerprint state, absl::Duration pause);
   // Tells that the engine found other bits than announced in `tensor` and keeps its old weights.
-  // After a back-off the version is downloaded again, and at the second refusal as a whole.
+  // After a back-off the version is downloaded again, and at the second refusal as a whole. If it
+  // was a delta that a relay listed, others are asked for their list first.
   void OnRefused(PolicyVersion version, const std::string& cause, const std::string& tensor);
   // Tells that the weights in the engine's memory are damaged, in `tensor`. The next version that
   // it is given, which may be the one it had, begins at nothing.

@@ -45,6 +45,7 @@ void Admitter::Start() {
 void Admitter::SetReady(bool ready) {
   MutexLock lock(&mu_);
   ready_ = ready;
+  was_ready_ |= ready;
   changed_.NotifyAll();
 }
 
@@ -87,9 +88,11 @@ bool Admitter::AwaitReady() {
   if (ready_) return !stopping_;
   const auto waits = waits_->Begin(
       {.kind = "VERSION",
-       .id = "first",
+       .id = was_ready_ ? "whole" : "first",
        .at = "trainer",
-       .cause = absl::StrCat(options_.worker, " has no weights that the trainer published"),
+       .cause =
+           absl::StrCat(options_.worker, was_ready_ ? " asks for no work: its weights are damaged"
+                                                    : " has no weights that the trainer published"),
        .next = absl::StrCat(options_.worker, " fetches and checks them as soon as they are out")});
   while (!ready_ && !stopping_) changed_.Wait(&mu_);
   return !stopping_;

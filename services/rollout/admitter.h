@@ -46,7 +46,7 @@ class Admitter {
   // Starts the thread. Call it once.
   void Start();
   // Says whether the engine holds weights that the trainer published. The admitter asks for no work
-  // while it does not. Idempotent.
+  // while it does not. False after true: they are damaged. Idempotent.
   void SetReady(bool ready) ABSL_LOCKS_EXCLUDED(mu_);
   // Joins the thread. First trigger `drain` and call Streamer::CloseRoom(), because these end the
   // thread's waits. Idempotent.
@@ -69,7 +69,7 @@ class Admitter {
 
   Mutex mu_;
   CondVar changed_;
-  bool ready_ ABSL_GUARDED_BY(mu_) = false;
+  bool ready_ ABSL_GUARDED_BY(mu_) = false, was_ready_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };

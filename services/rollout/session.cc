@@ -444,17 +444,29 @@ void Session::OnActivation(const StagedWeights& staged, const Activation& activa
     if (digests_.size() > kDigests) digests_.erase(digests_.begin());
     serving_ = activation.version;
   }
+  streamer_->SetStanding(false);
   admitter_->SetReady(true);
 }
 
-// Asks for no more work, and for a whole version. What the engine has goes on when it is there.
+// Asks for no more work, and for a whole version. What the engine has goes on when it is there; if
+// it does not come for a while, other workers go on with it. The queue gives no work to an engine
+// whose version is not verified, so a parked Admit gets none.
 void Session::OnDamage(const WeightDamage& damage) {
   admitter_->SetReady(false);
+  streamer_->SetStanding(true);
   metrics_.damaged_weights.Add();
   metrics_.suspect_tokens.Add(static_cast<double>(damage.suspect_tokens));
+  std::optional<PolicyVersion> serving;
   {
     MutexLock lock(&mu_);
     damage_ = absl::UnavailableError(damage.cause);
+    serving = serving_;
+  }
+  if (serving.has_value()) {
+    common::v1::Loaded loaded;
+    *loaded.mutable_version() = rpc::ToProto(*serving);
+    loaded.set_verified(false);
+    leases_->SetLoaded({loaded});
   }
   weights_->OnDamaged(loop_->stats().version, damage.cause,
                       damage.tensors.empty() ? "" : damage.tensors.front());

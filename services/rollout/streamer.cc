@@ -178,6 +178,7 @@ void Streamer::Run() {
         if (old || ended || inbox.flush) SendPieces(request, state, /*all=*/true);
       }
       UpdateMetrics();
+      GiveBackIfStanding(now);
     }
 
     for (uint64_t request : std::exchange(unsent_, {})) {
@@ -310,8 +311,19 @@ void Streamer::TakeStep(const StepEvents& step) {
   }
 }
 
-// Stops sampling the member here, because the KV cache is too small for it. Once the queue has all
-// of its tokens, ReleaseLeaving() gives it back, so that another worker continues it.
+void Streamer::GiveBackIfStanding(absl::Duration now) {
+  if (!stands_) {
+    stands_since_.reset();
+    return;
+  }
+  if (!stands_since_.has_value()) stands_since_ = now;
+  if (now - *stands_since_ < options_.stand || !has_other_workers_) return;
+  for (const auto& [request, state] : members_) Migrate(request);
+}
+
+// Stops sampling the member here, because the KV cache is too small for it or the engine stands.
+// Once the queue has all of its tokens, ReleaseLeaving() gives it back, so that another worker
+// continues it.
 void Streamer::Migrate(uint64_t request) {
   const auto it = members_.find(request);
   if (it == members_.end() || !it->second.member.generating) return;

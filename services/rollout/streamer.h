@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -56,6 +57,8 @@ class Streamer {
     // Tokens are sent when there are `piece` of them, or when the first is piece_age old.
     size_t piece = 64;
     absl::Duration piece_age = absl::Seconds(2);
+    // An engine that stands for so long gives its answers back; see SetStanding().
+    absl::Duration stand = absl::Seconds(30);
     // Most bytes of sampled tokens (with log-probs and experts) that the queue has not
     // acknowledged. Above it the engine pauses.
     uint64_t most_unacked = 256 << 20;
@@ -99,6 +102,10 @@ class Streamer {
   // Says whether other workers sample for the job. If they do, answers that are crowded out of the
   // engine (StepEvents::crowded_out) are given back to go on there.
   void SetHasOtherWorkers(bool has_others) { has_other_workers_ = has_others; }
+
+  // Says whether the engine stands, because its weights are damaged. If that lasts for
+  // Options::stand, and the job has other workers, its answers are given back to go on there.
+  void SetStanding(bool stands) { stands_ = stands; }
 
   // Waits until fewer than `limit` members are being sampled and fewer than 4 x `limit` are not
   // sealed. Returns `limit` minus the number of those being sampled, or 0 after CloseRoom(), after
@@ -163,6 +170,7 @@ class Streamer {
   void TakeAck(const Ack& ack);
   void TakeCancelled(const queue::v1::CancelHint& hint);
   void Migrate(uint64_t request);
+  void GiveBackIfStanding(absl::Duration now);
   absl::Status ReleaseLeaving();
   void EndGenerating(MemberState& state);
   // Forgets the member, and aborts its request.
@@ -198,7 +206,7 @@ class Streamer {
   const std::function<void(absl::Status why)> failed_;
   StepLoop* loop_ = nullptr;
 
-  // Used by the stream thread, except has_other_workers_.
+  // Used by the stream thread, except has_other_workers_ and stands_.
   absl::flat_hash_map<uint64_t, MemberState> members_;   // By request id.
   absl::flat_hash_map<std::string, uint64_t> by_lease_;  // Request id by lease.
   std::vector<uint64_t> unsent_;                         // Requests with something to send now.
@@ -207,7 +215,9 @@ class Streamer {
   std::vector<queue::v1::DropItem> drops_;  // Drops that the queue was not told of yet.
   size_t generating_ = 0;                   // Number of members with `generating`.
   uint64_t steps_ = 0;                      // Number of TakeStep() calls.
-  std::atomic<bool> has_other_workers_ = false;
+  std::atomic<bool> has_other_workers_ = false, stands_ = false;
+  // Monotonic time of the first scan at which the engine stood.
+  std::optional<absl::Duration> stands_since_;
   absl::Duration last_scan_;  // Monotonic time of the last scan of all members.
   // The values that the last UpdateMetrics() saw. Counters are raised by the difference to them.
   StepLoop::Times seen_times_;

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "common/base/id.h"
 #include "common/rpc/convert.h"
+#include "common/weights/fetcher.h"
 #include "common/weights/weight_path.h"
 #include "sluice/job/v1/job.pb.h"
 #include "sluice/weights/v1/weights.pb.h"
@@ -64,28 +65,6 @@ std::string PhaseText(weights::v1::ReplicaPhase phase) {
 std::string SecondsAt(const weights::v1::Replica& replica, const char* part) {
   const auto it = replica.times().find(part);
   return it == replica.times().end() ? "-" : absl::StrFormat("%.3f s", it->second);
-}
-
-// The edges of a list that a path may use.
-absl::StatusOr<std::vector<WeightEdge>> EdgesOf(const ListResponse& list) {
-  std::vector<WeightEdge> edges;
-  for (const VersionNode& node : list.nodes()) {
-    WeightEdge edge{.version = {.version = rpc::FromProto(node.version())},
-                    .manifest = node.manifest(),
-                    .bytes = node.bytes()};
-    const auto state = Fingerprint::FromBytes(node.state());
-    if (!state.ok()) return state.status();
-    edge.version.state = *state;
-    if (node.kind() == Manifest::KIND_DELTA) {
-      const auto base = Fingerprint::FromBytes(node.base());
-      if (!base.ok()) return base.status();
-      edge.base = *base;
-    } else if (node.kind() != Manifest::KIND_FULL) {
-      continue;
-    }
-    edges.push_back(std::move(edge));
-  }
-  return edges;
 }
 
 uint64_t BytesOf(const std::vector<WeightStep>& path) {
@@ -188,7 +167,7 @@ absl::StatusOr<weights::v1::Replica> FindReplica(const ListResponse& list,
 
 absl::StatusOr<Json> PathJson(const ListResponse& list,
                               const std::optional<weights::v1::Replica>& from) {
-  const auto edges = EdgesOf(list);
+  const auto edges = WeightFetcher::ReadEdges(list);
   if (!edges.ok()) return edges.status();
   const auto latest = FindVersion(list, "latest");
   if (!latest.ok()) return latest.status();

@@ -9,10 +9,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -99,6 +102,31 @@ TEST(WeightRelayTest, AfterAFailureNothingIsComingAndWhatIsHereIsNotFetchedAgain
   relay.Expect({"c", "d"});
   EXPECT_NE(relay.Find("c", {1, 1}).object, nullptr);
   EXPECT_TRUE(relay.Find("d", {1, 1}).is_coming);
+}
+
+TEST(WeightRelayTest, OnlyWhatIsBeingFetchedOrWasIsListed) {
+  WeightRelay relay;
+  relay.Begin(VersionOf(1), PathOf(1));
+  relay.Add("m1", Object("manifest"));
+  EXPECT_EQ(relay.edges().size(), 1u);
+  relay.End(/*complete=*/false);
+  EXPECT_TRUE(relay.edges().empty());
+  relay.Begin(VersionOf(1), PathOf(1));
+  EXPECT_EQ(relay.edges().size(), 1u);
+  relay.End(/*complete=*/true);
+  EXPECT_EQ(relay.edges().size(), 1u);
+}
+
+TEST(WeightRelayTest, NothingComesOfAVersionThatWasReachedWithoutBeingFetched) {
+  WeightRelay relay;
+  int woken = 0;
+  relay.CallWhenChanged([&] { ++woken; });
+  relay.Reached({1, 2});
+  EXPECT_EQ(woken, 1);
+  EXPECT_FALSE(relay.Find("x", {1, 2}).is_coming);
+  EXPECT_TRUE(relay.Find("x", {1, 3}).is_coming);
+  relay.Begin(VersionOf(2), PathOf(2));
+  EXPECT_TRUE(relay.Find("x", {1, 2}).is_coming) << "it is fetched after all";
 }
 
 TEST(WeightRelayTest, TheVersionBeforeIsHeldUntilTheNewestIsComplete) {
@@ -306,6 +334,7 @@ class Node {
       MutexLock lock(&mu_);
       held_ = held;
     }
+    const std::vector<TensorSpec> specs(held.specs().begin(), held.specs().end());
     WeightSubscriber::Options options{
         .job = kRelayJob,
         .worker = id_,
@@ -320,21 +349,18 @@ class Node {
       left_ += stats.holders_left;
       if (!stats.last_fault.empty()) last_fault_ = stats.last_fault;
       parent_ = stats.parent;
+      ++downloads_;
+      changed_.NotifyAll();
     };
     subscriber_ = std::make_unique<WeightSubscriber>(
-        std::move(options), held.specs(), FingerprintOf(held), [this](StagedWeights staged) {
-          subscriber_->OnActivated(staged.version, staged.state, absl::ZeroDuration());
-          MutexLock lock(&mu_);
-          // As an engine does.
-          if (staged.tensors != nullptr) held_ = *staged.tensors;
-          const std::vector<DeltaTarget> targets = WholeTensors(&held_);
-          std::vector<Fingerprint> sums(held_.size());
-          if (staged.delta != nullptr) {
-            for (const SignedChunk& part : staged.delta->chunks)
-              part.chunk.Apply(part.sign, targets, absl::MakeSpan(sums));
+        std::move(options), specs, FingerprintOf(held), [this](StagedWeights staged) {
+          if (!Take(staged)) {
+            subscriber_->OnRefused(staged.version, "it has another fingerprint", "");
+            return;
           }
-          if (!(FingerprintOf(held_) == staged.state)) ++wrong_;
-          used_ += staged.bytes;
+          subscriber_->OnActivated(staged.version, staged.state, absl::ZeroDuration());
+          // Those who wait for the version may end the subscriber.
+          MutexLock lock(&mu_);
           states_[staged.version] = staged.state;
           changed_.NotifyAll();
         });
@@ -344,6 +370,28 @@ class Node {
   // How long it waits for a holder that is silent. To be called before Join().
   void SetPatience(absl::Duration patience) { patience_ = patience; }
   std::optional<ObjectFetcher::Wait> wait() const { return subscriber_->wait(); }
+  void SetSource(const std::string& trainer) { subscriber_->SetSource(trainer); }
+  // Calls `on_first` with the first version that is staged, and refuses it. Call it before Join().
+  void RefuseFirst(std::function<void(const StagedWeights&)> on_first) {
+    MutexLock lock(&mu_);
+    refuse_first_ = std::move(on_first);
+  }
+  // For which rollout's objects it waits; empty: for none.
+  std::string WaitsFor() const {
+    const auto wait = subscriber_->wait();
+    return wait.has_value() ? wait->holder : "";
+  }
+
+  // Waits until as many downloads have ended, well or not. Returns whether they have.
+  bool AwaitDownloads(int count) {
+    const absl::Duration until = Clock::Real()->Monotonic() + kWithin;
+    MutexLock lock(&mu_);
+    while (downloads_ < count) {
+      if (Clock::Real()->Monotonic() > until) return false;
+      changed_.WaitFor(&mu_, absl::Milliseconds(100));
+    }
+    return true;
+  }
 
   // Waits until the version has been staged. Returns whether it was.
   bool Await(PolicyVersion version) {
@@ -374,6 +422,30 @@ class Node {
   bool joined() const { return subscriber_ != nullptr; }
 
  private:
+  // Loads a version as an engine does. Returns false if what it has then is something else; then it
+  // keeps what it had.
+  bool Take(const StagedWeights& staged) {
+    MutexLock lock(&mu_);
+    if (refuse_first_) {
+      std::exchange(refuse_first_, nullptr)(staged);
+      return false;
+    }
+    TensorSet next = staged.tensors != nullptr ? *staged.tensors : held_;
+    const std::vector<DeltaTarget> targets = WholeTensors(&next);
+    std::vector<Fingerprint> sums(next.size());
+    if (staged.delta != nullptr) {
+      for (const SignedChunk& part : staged.delta->chunks)
+        part.chunk.Apply(part.sign, targets, absl::MakeSpan(sums));
+    }
+    used_ += staged.bytes;
+    if (!(FingerprintOf(next) == staged.state)) {
+      ++wrong_;
+      return false;
+    }
+    held_ = std::move(next);
+    return true;
+  }
+
   const std::string id_;
   absl::Duration patience_ = absl::Milliseconds(300);
   const std::shared_ptr<WeightRelay> relay_;
@@ -387,6 +459,8 @@ class Node {
   uint64_t received_ ABSL_GUARDED_BY(mu_) = 0, taken_ ABSL_GUARDED_BY(mu_) = 0,
                      used_ ABSL_GUARDED_BY(mu_) = 0;
   int left_ ABSL_GUARDED_BY(mu_) = 0, wrong_ ABSL_GUARDED_BY(mu_) = 0;
+  int downloads_ ABSL_GUARDED_BY(mu_) = 0;
+  std::function<void(const StagedWeights&)> refuse_first_ ABSL_GUARDED_BY(mu_);
   std::string last_fault_ ABSL_GUARDED_BY(mu_), parent_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<WeightSubscriber> subscriber_;
 };
@@ -448,6 +522,7 @@ class RelayFleet {
     }
   }
 
+  const std::string& trainer() const { return server_->address(); }
   Node& node(size_t i) { return *nodes_[i]; }
   size_t size() const { return nodes_.size(); }
   WeightPublisher& publisher() { return *publisher_; }
@@ -505,16 +580,231 @@ TEST(RelayTest, EveryRolloutGetsAVersionThatOneOfThemHasWhenTheTrainerIsDead) {
 }
 
 TEST(RelayTest, AFetchThatWaitsAtARelayGetsEachObjectWhenItComes) {
-  // The head has no trainer at first, so the others wait at their parents.
   RelayFleet fleet(std::vector<Fault>(3, Fault::kNone), 1);
-  fleet.JoinAll(RandomWeights(1));
+  const TensorSet initial = RandomWeights(1);
+  for (const size_t i : {1, 2}) fleet.Join(i, initial);
   const PublishedVersion version = fleet.Publish(RandomWeights(2), 1);
+  for (const size_t i : {1, 2}) {
+    while (fleet.node(i).WaitsFor() != fleet.node(i - 1).id()) std::this_thread::yield();
+  }
+  fleet.Join(0, initial);
   for (size_t i = 0; i < fleet.size(); ++i) ASSERT_TRUE(fleet.node(i).Await(version.version));
   for (size_t i = 1; i < fleet.size(); ++i) {
     EXPECT_EQ(fleet.node(i).counts().left, 0) << fleet.node(i).counts().last_fault;
     EXPECT_EQ(fleet.node(i).counts().parent, fleet.node(i - 1).id());
   }
 }
+
+// Its state is that of the weights the head starts with, so the head fetches nothing.
+TEST(RelayTest, NobodyWaitsForObjectsAtARelayThatNeedsNone) {
+  RelayFleet fleet(std::vector<Fault>(2, Fault::kNone), 1);
+  const TensorSet weights = RandomWeights(2);
+  const PublishedVersion version = fleet.Publish(weights, 1);
+  fleet.Join(0, weights);
+  ASSERT_TRUE(fleet.node(0).Await(version.version));
+  fleet.Join(1, RandomWeights(1));
+  ASSERT_TRUE(fleet.node(1).Await(version.version));
+  EXPECT_EQ(fleet.node(1).counts().left, 0) << fleet.node(1).counts().last_fault;
+  fleet.ExpectOnlyPublished();
+}
+
+// The model of this rollout has another layout, so that it can fetch no version.
+TEST(RelayTest, ARelayAnnouncesAndListsNothingThatItCouldNotFetch) {
+  RelayFleet fleet({Fault::kNone}, 1);
+  fleet.Publish(RandomWeights(2), 1);
+  fleet.Join(0, *TensorSet::Create({{"other", DType::kF32, {5}}}));
+  ASSERT_TRUE(fleet.node(0).AwaitDownloads(1));
+  EXPECT_GT(fleet.node(0).relay().bytes(), 0u) << "it has the manifest";
+  EXPECT_EQ(fleet.node(0).relay().latest(), std::nullopt);
+  EXPECT_TRUE(fleet.node(0).relay().edges().empty());
+}
+
+// A bit flips in a chunk that the relay keeps and in the engine's copy of it.
+TEST(RelayTest, AnObjectThatIsDamagedInTheRelaysMemoryIsFetchedAgain) {
+  RelayFleet fleet({Fault::kNone}, 1);
+  WeightRelay& relay = fleet.node(0).relay();
+  fleet.node(0).RefuseFirst([&](const StagedWeights& staged) {
+    weights::v1::Manifest manifest;
+    ASSERT_TRUE(manifest.ParseFromString(*relay.Find(staged.manifest, staged.version).object));
+    const auto chunk = relay.Find(manifest.chunks(0).sha256(), staged.version).object;
+    const_cast<std::string&>(*chunk)[chunk->size() / 2] ^= 1;
+  });
+  fleet.Join(0, RandomWeights(1));
+  const PublishedVersion version = fleet.Publish(RandomWeights(2), 1);
+  ASSERT_TRUE(fleet.node(0).Await(version.version));
+  fleet.ExpectOnlyPublished();
+}
+
+// A trainer that announces a version and then hangs in each call.
+class HangingTrainer : public weights::v1::WeightsService::Service {
+ public:
+  HangingTrainer() {
+    grpc::Service* const services[] = {this};
+    server_ = *rpc::Server::Start({}, services);
+  }
+  ~HangingTrainer() override {
+    {
+      MutexLock lock(&mu_);
+      stopping_ = true;
+      changed_.NotifyAll();
+    }
+    server_->Drain(absl::Seconds(5));
+  }
+  const std::string& address() const { return server_->address(); }
+  void AwaitList() {
+    MutexLock lock(&mu_);
+    while (lists_ == 0) changed_.Wait(&mu_);
+  }
+  // Waits until a List call has ended. Returns whether that was long before its deadline.
+  bool AwaitCancelled() {
+    MutexLock lock(&mu_);
+    while (!ended_early_.has_value()) changed_.Wait(&mu_);
+    return *ended_early_;
+  }
+
+ private:
+  grpc::Status Watch(grpc::ServerContext* context, const weights::v1::WatchRequest*,
+                     grpc::ServerWriter<weights::v1::Latest>* out) override {
+    weights::v1::Latest latest;
+    *latest.mutable_version() = rpc::ToProto(PolicyVersion{1, 1});
+    latest.set_manifest(std::string(32, 'm'));
+    latest.set_state(std::string(16, 's'));
+    out->Write(latest);
+    MutexLock lock(&mu_);
+    Hang(context);
+    return grpc::Status::CANCELLED;
+  }
+  grpc::Status List(grpc::ServerContext* context, const weights::v1::ListRequest*,
+                    weights::v1::ListResponse*) override {
+    MutexLock lock(&mu_);
+    ++lists_;
+    changed_.NotifyAll();
+    Hang(context);
+    ended_early_ = std::chrono::system_clock::now() + std::chrono::seconds(1) < context->deadline();
+    changed_.NotifyAll();
+    return grpc::Status::CANCELLED;
+  }
+  void Hang(grpc::ServerContext* context) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    while (!stopping_ && !context->IsCancelled()) changed_.WaitFor(&mu_, absl::Milliseconds(5));
+  }
+
+  Mutex mu_;
+  CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  int lists_ ABSL_GUARDED_BY(mu_) = 0;
+  std::optional<bool> ended_early_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<rpc::Server> server_;
+};
+
+TEST(RelayTest, AnotherTrainerEndsACallToTheOldOneThatHangs) {
+  HangingTrainer old;
+  RelayFleet fleet({Fault::kNone}, 1);
+  fleet.node(0).Join(RandomWeights(1), old.address(), fleet.members(), FanOut::kChain);
+  old.AwaitList();
+  fleet.node(0).SetSource(fleet.trainer());
+  const PublishedVersion version = fleet.Publish(RandomWeights(2), 2);
+  EXPECT_TRUE(old.AwaitCancelled());
+  ASSERT_TRUE(fleet.node(0).Await(version.version));
+  fleet.ExpectOnlyPublished();
+}
+
+// Has a relay hold a version as a delta from `base`, with this manifest and these chunks.
+void HoldDelta(
+    WeightRelay& relay, const PublishedVersion& version, const Fingerprint& base,
+    const std::string& manifest,
+    const std::function<std::shared_ptr<const std::string>(const std::string& id)>& chunk_of) {
+  weights::v1::Manifest parsed;
+  ASSERT_TRUE(parsed.ParseFromString(manifest));
+  relay.Begin(version, {{.version = version, .manifest = version.manifest, .base = base}});
+  relay.Add(version.manifest, Object(manifest));
+  for (const weights::v1::Chunk& chunk : parsed.chunks()) {
+    relay.Expect({chunk.sha256()});
+    relay.Add(chunk.sha256(), chunk_of(chunk.sha256()));
+  }
+  relay.End(/*complete=*/true);
+}
+
+// There is no trainer, and the only holder has first wrong and then right chunks of a delta.
+TEST(RelayTest, OtherBytesOfAHolderProveNothingAgainstTheWeightsHeld) {
+  RelayFleet fleet(std::vector<Fault>(2, Fault::kNone), 1);
+  const TensorSet old = RandomWeights(1);
+  TensorSet next = old;
+  next.as<float>(0)[7] += 1;
+  fleet.Publish(old, 1);
+  const PublishedVersion version = fleet.Publish(next, 2);
+  const auto object = [&](const std::string& id) {
+    return fleet.publisher().Find(id, version.version).object;
+  };
+  WeightRelay& relay = fleet.node(0).relay();
+  const std::string manifest = *object(version.manifest);
+  HoldDelta(relay, version, FingerprintOf(old), manifest,
+            [](const std::string&) { return Object("other bytes"); });
+  relay.SetLatest(version);
+  fleet.node(1).Join(old, /*trainer=*/"", fleet.members(), FanOut::kChain);
+  ASSERT_TRUE(fleet.node(1).AwaitDownloads(1));
+  EXPECT_GT(fleet.node(1).counts().received, 0u);
+
+  relay.Clear();
+  HoldDelta(relay, version, FingerprintOf(old), manifest, object);
+  ASSERT_TRUE(fleet.node(1).Await(version.version));
+  fleet.ExpectOnlyPublished();
+}
+
+// Rollout 0 is a liar. Rollout 2 has version 2, as a delta from version 1, which rollout 1 holds.
+// The trainer is dead.
+class LiarTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    fleet_.Publish(old_, 1);
+    fleet_.Join(2, old_);
+    last_ = fleet_.Publish(Changed(0.25f), 2);
+    ASSERT_TRUE(fleet_.node(2).Await(last_.version));
+    fleet_.KillTrainer();
+  }
+  TensorSet Changed(float by) const {
+    TensorSet weights = old_;
+    for (size_t i = 0; i < 3000; ++i) weights.as<float>(0)[i * 7] += by;
+    return weights;
+  }
+
+  const TensorSet old_ = RandomWeights(1);
+  RelayFleet fleet_{std::vector<Fault>(3, Fault::kNone), 1};
+  PublishedVersion last_;
+};
+
+// Its list has a delta to other weights under the fingerprint of version 2.
+TEST_F(LiarTest, ARelayWhoseListLedToARefusedDeltaIsNotAskedAgain) {
+  WeightPublisher wrong({.job = kRelayJob, .chunk_target_bytes = 4096}, Clock::Real());
+  ASSERT_TRUE(wrong.Publish(old_, {1, 1}, "").ok());
+  PublishedVersion lie = *wrong.Publish(Changed(0.5f), last_.version, "");
+  weights::v1::Manifest manifest;
+  ASSERT_TRUE(manifest.ParseFromString(*wrong.Find(lie.manifest, lie.version).object));
+  ASSERT_EQ(manifest.kind(), weights::v1::Manifest::KIND_DELTA);
+  manifest.set_state(last_.state.bytes());
+  const std::string bytes = manifest.SerializeAsString();
+  lie.manifest = Sha256(bytes);
+  lie.state = last_.state;
+
+  HoldDelta(fleet_.node(0).relay(), lie, FingerprintOf(old_), bytes,
+            [&](const std::string& id) { return wrong.Find(id, lie.version).object; });
+  fleet_.Join(1, old_);
+  ASSERT_TRUE(fleet_.node(1).Await(last_.version));
+  EXPECT_EQ(fleet_.node(1).counts().wrong, 1);
+}
+
+class LiarAnnouncesTest : public LiarTest, public testing::WithParamInterface<bool> {};
+
+// Everybody has the weights of the version that it announces, or nobody.
+TEST_P(LiarAnnouncesTest, ARelayThatAnnouncesAnUnknownVersionShutsOutNobody) {
+  const Fingerprint state = FingerprintOf(GetParam() ? old_ : Changed(0.5f));
+  fleet_.node(0).relay().SetLatest(
+      {.version = {int64_t{1} << 40, 1}, .manifest = std::string(32, 'm'), .state = state});
+  fleet_.Join(1, old_);
+  ASSERT_TRUE(fleet_.node(1).Await(last_.version));
+  fleet_.ExpectOnlyPublished();
+}
+
+INSTANTIATE_TEST_SUITE_P(Weights, LiarAnnouncesTest, testing::Bool());
 
 class FaultyRelayTest : public testing::TestWithParam<int> {};
 

@@ -272,6 +272,12 @@ TEST(ActivationTest, ABitThatFlipsAtRestIsFoundWithinEightActivations) {
     EXPECT_GE(damage->suspect_tokens, 2u * static_cast<uint64_t>(update - 4));
     EXPECT_LE(damage->suspect_tokens, 2u * static_cast<uint64_t>(update - 4) + 3);
     EXPECT_TRUE(engine->damaged());
+    std::optional<WeightDamage> again;
+    const WeightsCheck check = engine->CheckWeights(&again);
+    EXPECT_EQ(check.version, (PolicyVersion{1, update - 1})) << "that of the expected state";
+    EXPECT_EQ(check.expected, FingerprintOf(now));
+    EXPECT_EQ(check.tensors, damage->tensors);
+    EXPECT_FALSE(again.has_value()) << "it is known already";
 
     // Only a whole version helps. The answer goes on under it, over keys and values of its own.
     const TensorSet next = MoveSome(now, &random, 10);
@@ -310,6 +316,9 @@ TEST(ActivationTest, ABitThatFlipsBeforeADenseDeltaIsFoundByIt) {
   EXPECT_THAT(refused.blame, ElementsAre("model.layers.0.self_attn.q_proj.weight"));
   ASSERT_TRUE(refused.damage.has_value());
   EXPECT_TRUE(engine->damaged());
+  const Activation again = ActivateOrDie(engine.get(), StageDelta(old, next, {1, 1}));
+  EXPECT_FALSE(again.accepted);
+  EXPECT_FALSE(again.damage.has_value()) << "it is told once";
 }
 
 TEST(ActivationTest, ADamagedEngineFindsNoKeysAndValuesFromBefore) {

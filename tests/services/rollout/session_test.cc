@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include "common/base/failpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "services/rollout/core/engine/native/native_engine.h"
 #include "tests/services/rollout/session_fixture.h"
 
 namespace sluice::rollout {
@@ -193,6 +195,44 @@ TEST_F(SessionTest, WeightsThatWereDamagedInMemoryAreReplacedByAWholeVersion) {
     EXPECT_EQ(TakeBatch(version).size(), 8u);
   }
   EXPECT_EQ(sessions_[0]->health(), absl::OkStatus());
+}
+
+// The trainer is gone, so nothing replaces the damaged weights.
+TEST_F(SessionTest, AnEngineWithDamagedWeightsIsNotVerifiedAtTheQueueAndAsksForNoWork) {
+  ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
+  Session* const session = StartSession("rollout-0");
+  on_serving_ = [&] {  // Runs on the step thread, so no step is under way.
+    session->SetWeightsSource("");
+    dynamic_cast<NativeEngine&>(const_cast<Engine&>(session->engine())).FlipBit();
+  };
+  Publish(0, kInitSeed);
+  // All answers that may be sampled with version 0, so that the next call for work is parked.
+  for (int64_t k = 0; k < 3; ++k) ASSERT_EQ(TakeBatch(k).size(), 8u);
+  const auto await_edge = [&](const auto& predicate) {
+    const absl::Duration until = Clock::Real()->Monotonic() + absl::Seconds(60);
+    while (Clock::Real()->Monotonic() < until) {
+      const auto edges = queue_->Explain(kJob);
+      if (std::any_of(edges.begin(), edges.end(), predicate)) return true;
+      std::this_thread::yield();
+    }
+    return false;
+  };
+  ASSERT_TRUE(
+      await_edge([](const common::v1::WaitEdge& edge) { return edge.waiter().id() == "Admit"; }));
+
+  std::promise<absl::StatusOr<WeightsCheck>> found;
+  session->CheckWeights(
+      [&](absl::StatusOr<WeightsCheck> check) { found.set_value(std::move(check)); });
+  const absl::StatusOr<WeightsCheck> check = found.get_future().get();
+  ASSERT_EQ(check.status(), absl::OkStatus());
+  EXPECT_EQ(check->tensors.size(), 1u);
+  EXPECT_FALSE(session->health().ok());
+
+  EXPECT_TRUE(await_edge([](const common::v1::WaitEdge& edge) {
+    return absl::StrContains(edge.cause(), "1:0 unverified");
+  })) << "the parked call is not granted";
+  for (const common::v1::WaitEdge& edge : session->Explain())
+    EXPECT_THAT(edge.cause(), testing::Not(testing::HasSubstr("that the trainer published")));
 }
 
 class RescoreTest : public SessionTest {

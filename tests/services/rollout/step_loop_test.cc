@@ -186,6 +186,32 @@ TEST(StepLoopTest, WeightsAreReadAgainWhileAnAnswerRunsAndWhenNothingDoes) {
   EXPECT_TRUE(absl::IsUnavailable(check().status()));
 }
 
+TEST(StepLoopTest, DamageThatACheckFindsStopsTheSamplingAndIsToldOnce) {
+  auto engine = TinyEngine(1, {.slots = 8, .verify_in_turns = true});
+  engine->FlipBit();
+  Listener listener;
+  CoreShare cores(1);
+  StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &listener);
+  for (int time = 0; time < 2; ++time) {
+    std::promise<absl::StatusOr<WeightsCheck>> found;
+    loop.CheckWeights(
+        [&](absl::StatusOr<WeightsCheck> check) { found.set_value(std::move(check)); });
+    const absl::StatusOr<WeightsCheck> check = found.get_future().get();
+    ASSERT_EQ(check.status(), absl::OkStatus());
+    EXPECT_EQ(check->tensors, std::vector<std::string>{"model.layers.0.self_attn.q_proj.weight"});
+    MutexLock lock(&listener.mu_);
+    ASSERT_EQ(listener.damages_.size(), 1u);
+    EXPECT_EQ(listener.damages_[0].tensors, check->tensors);
+  }
+
+  loop.Add({Ask(1, 5)});
+  loop.Activate(Stage(2, {1, 1}));
+  listener.AwaitEnded(1);
+  loop.Stop();
+  for (const TokenEvent& event : listener.tokens_[1])
+    EXPECT_EQ(event.version, (PolicyVersion{1, 1})) << "it stood until whole weights came";
+}
+
 TEST(StepLoopTest, APausedLoopTakesWeightsButSamplesNothingUntilItGoesOn) {
   auto engine = TinyEngine(1);
   Listener listener;

@@ -124,6 +124,36 @@ TEST_F(StreamerTest, EachAnswerThatEndsIsCountedOnceWhateverBecomesOfIt) {
   EXPECT_EQ(metrics.finished_stop.value() + metrics.finished_length.value(), 3);
 }
 
+TEST_F(StreamerTest, AnEngineThatStandsGivesItsAnswersBackToOtherWorkers) {
+  ASSERT_NO_FATAL_FAILURE(StartJob(/*max_response=*/7, /*endless=*/false));
+  Publish(0, kInitSeed);
+  QueueClient client(Channel(), {.job = kJob, .worker = "rollout-0", .incarnation = 1});
+  const auto renderer =
+      *PromptRenderer::Load(model_, "model", {{"digits", "{digits}=", {{"prompt", "digits"}}}});
+  ASSERT_NO_FATAL_FAILURE(AdmitGroup(&client, *renderer));
+
+  LeaseKeeper leases(&client, {});
+  PutStream puts(&client);
+  const auto engine = *NativeEngine::Create(model_.config, Weights(kInitSeed), kVersion,
+                                            model_.stop_ids, {.slots = 1});
+  CoreShare cores(1);
+  IgnoringSink sink;
+  StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &sink);
+  const Metrics metrics(&registry_, "session");
+  Streamer streamer({.job_name = "session", .stand = absl::ZeroDuration()}, &client, &leases, &puts,
+                    renderer.get(), metrics, [](absl::Status why) { ADD_FAILURE() << why; });
+  streamer.Start(&loop);
+  StepEvents step;
+  granted_[0].put_prompt = true;
+  Sample(granted_[0], 3, FinishReason::kNone, &step);
+  streamer.AddMembers(granted_);
+  streamer.AddStep(std::move(step));
+  streamer.SetHasOtherWorkers(true);
+  streamer.SetStanding(true);
+  ASSERT_TRUE(streamer.AwaitEmpty(absl::Minutes(1)));
+  EXPECT_EQ(metrics.migrated.value(), 4);
+}
+
 TEST_F(StreamerTest, ATurnLastsAsLongAsTheStepsThatSampledItAndSaysWhereItsTokensEnd) {
   ASSERT_NO_FATAL_FAILURE(StartJob(/*max_response=*/7, /*endless=*/false));
   Publish(0, kInitSeed);

@@ -253,8 +253,9 @@ class Engine {
   // Whether the weights in memory were found to be those of no version. The engine keeps its
   // requests, but must not step until a whole version is activated.
   virtual bool damaged() const = 0;
-  // Reads all weights again. Call it between steps.
-  virtual WeightsCheck CheckWeights() = 0;
+  // Reads all weights again. Puts what is wrong into *damage, unless damaged() was true before.
+  // Call it between steps.
+  virtual WeightsCheck CheckWeights(std::optional<WeightDamage>* damage) = 0;
 
   virtual PolicyVersion version() const = 0;
   virtual bool idle() const = 0;  // True if no request runs or waits.

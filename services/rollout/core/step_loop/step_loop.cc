@@ -64,8 +64,10 @@ void StepLoop::CheckWeights(WeightsCheckDone done) {
 void StepLoop::RunChecks(std::vector<WeightsCheckDone> checks) {
   if (checks.empty()) return;
   watched_.Begin("reads all weights", kLongestActivation);
-  const WeightsCheck check = engine_->CheckWeights();
+  std::optional<WeightDamage> damage;
+  const WeightsCheck check = engine_->CheckWeights(&damage);
   watched_.Tick();
+  if (damage.has_value()) sink_->OnDamage(*damage);
   for (const WeightsCheckDone& done : checks) done(check);
 }
 

@@ -37,9 +37,9 @@ class StepLoop {
     virtual void OnStep(StepEvents events) = 0;
     // Gets the result of an activation, accepted or not.
     virtual void OnActivation(const StagedWeights& staged, const Activation& activation) = 0;
-    // The engine, which was idle, has found damage while it read its weights again. Damage that an
-    // activation finds is in its result. From either on, the loop takes no step until weights are
-    // activated.
+    // The engine has found damage while it read its weights again, because it was idle or was asked
+    // to. Damage that an activation finds is in its result. From either on, the loop takes no step
+    // until weights are activated.
     virtual void OnDamage(const WeightDamage& damage) = 0;
     // The engine is broken and the thread has ended.
     virtual void OnBroken(absl::Status why) = 0;

@@ -152,6 +152,7 @@ absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& st
     if (!relabel) scheduler_.SwitchWeights(Salt(), kv == KvPolicy::kRecompute || damaged_);
     damaged_ = false;
     const PolicyVersion before = std::exchange(version_, staged.version);
+    held_version_ = version_;
     if (!relabel && !rotation_.complete()) {
       const auto verify = std::chrono::steady_clock::now();
       activation.damage = VerifyAfterActivation();
@@ -180,7 +181,7 @@ Activation NativeEngine::SwitchToBeside(const StagedWeights& staged, Prepared* p
                     differ.empty()
                         ? "the staged bytes differ from the manifest"
                         : absl::StrCat("first tensor that differs: ", refused.blame.front()));
-    if (prepared->copied) AddDamageOfHeld(&refused);
+    if (prepared->copied && !damaged_) AddDamageOfHeld(&refused);
     return refused;
   }
 
@@ -279,17 +280,16 @@ std::optional<WeightDamage> NativeEngine::Compare(absl::Span<const int64_t> tens
   }
   if (wrong.empty()) return std::nullopt;
 
-  damaged_ = true;
-  ++damages_;
+  if (!std::exchange(damaged_, true)) ++damages_;
   WeightDamage damage{.tensors = NamesOf(model_->weights().specs(), wrong)};
   for (const int64_t tensor : wrong) {
     damage.suspect_tokens =
         std::max(damage.suspect_tokens, stats_.tokens_generated - rotation_.right_at(tensor));
   }
-  damage.cause = absl::StrCat("the weights in memory are not those of version ", version_.str(),
-                              ", in ", absl::StrJoin(damage.tensors, ", "), ": ",
-                              damage.suspect_tokens, " tokens were sampled since they were last ",
-                              "found right; test the memory of this machine");
+  damage.cause = absl::StrCat(
+      "the weights in memory are not those of version ", held_version_.str(), ", in ",
+      absl::StrJoin(damage.tensors, ", "), ": ", damage.suspect_tokens,
+      " tokens were sampled since they were last ", "found right; test the memory of this machine");
   return damage;
 }
 

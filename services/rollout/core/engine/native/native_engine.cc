@@ -85,6 +85,7 @@ NativeEngine::NativeEngine(Options options, PolicyVersion version, std::vector<i
       tensors_(ReadAll()),
       version_(version),
       held_(Sum(tensors_)),
+      held_version_(version),
       rotation_(BytesOfTensors(model_->weights().specs())),
       scheduler_({.blocks = options.blocks,
                   .max_running = options.slots,

@@ -86,7 +86,7 @@ class NativeEngine : public Engine {
   bool verified() const override { return rotation_.complete() || damaged_; }
   std::optional<WeightDamage> VerifyPart() override;
   bool damaged() const override { return damaged_; }
-  WeightsCheck CheckWeights() override;
+  WeightsCheck CheckWeights(std::optional<WeightDamage>* damage) override;
   PolicyVersion version() const override { return version_; }
   bool idle() const override { return requests_.empty(); }
   EngineStats Stats() const override;
@@ -180,6 +180,9 @@ class NativeEngine : public Engine {
   std::vector<Fingerprint> tensors_;
   PolicyVersion version_;
   Fingerprint held_;
+  // The version whose fingerprint is held_. It is not version_ if damage was found while it was
+  // activated.
+  PolicyVersion held_version_;
   VerifyRotation rotation_;
   bool damaged_ = false;
   uint64_t damages_ = 0;  // How often damage was found.
