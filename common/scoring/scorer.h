@@ -92,8 +92,8 @@ class Scorer {
   absl::Status CheckRow(const nlohmann::json& row, const std::string& data_source) const;
 
   // Identifies the rules, their judges and plug-ins, the toolchains of those that run programs, and
-  // the version of the verifiers (kVerifiersVersion in scorer.cc): the first four bytes of a SHA-256
-  // of all. Equal ones give equal generations.
+  // the version of the verifiers (kVerifiersVersion in scorer.cc): the first four bytes of a
+  // SHA-256 of all. Equal ones give equal generations.
   uint32_t generation() const { return generation_; }
 
  private:
