@@ -199,7 +199,7 @@ TEST_F(EvalTest, APromptThatIsNoTextIsRefusedWithItsLineAndWhatToDo) {
   ASSERT_TRUE(WriteFileAtomic(options.data_path, "{\"digits\": \"12\"}\n{\"digits\": 5}\n").ok());
   const absl::Status status = Evaluate(options, Length).status();
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr(":2:1: the prompt, column \"digits\", is 5"));
+              HasSubstr(":2: the prompt, column \"digits\", is 5"));
   EXPECT_THAT(DetailOf(status).hint, HasSubstr("--prompt"));
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <csignal>
 #include <functional>
 #include <memory>
 #include <string>
@@ -24,6 +25,8 @@ class RankGroup {
             const std::function<Settings(int rank)>& settings_of,
             const ModelConfig* teacher = nullptr, const std::string& checkpoint_dir = "")
       : collectives_(world), trainers_(world), ends_(world) {
+    // A rank may write to one that has left. Daemons ignore the signal too.
+    std::signal(SIGPIPE, SIG_IGN);
     for (int rank = world - 1; rank >= 0; --rank) {
       const auto start = [this, rank, world, config, teacher, checkpoint_dir,
                           settings = settings_of(rank)] {
