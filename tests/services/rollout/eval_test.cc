@@ -198,8 +198,7 @@ TEST_F(EvalTest, APromptThatIsNoTextIsRefusedWithItsLineAndWhatToDo) {
   EvalOptions options = Options(1);
   ASSERT_TRUE(WriteFileAtomic(options.data_path, "{\"digits\": \"12\"}\n{\"digits\": 5}\n").ok());
   const absl::Status status = Evaluate(options, Length).status();
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr(":2: the prompt, column \"digits\", is 5"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(":2: the prompt, column \"digits\", is 5"));
   EXPECT_THAT(DetailOf(status).hint, HasSubstr("--prompt"));
 }
 
