@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/fd.h"
 #include "common/base/file.h"
+#include "common/base/pipe.h"
 #include "common/base/status.h"
 
 extern char** environ;
@@ -44,14 +45,6 @@ std::vector<char*> ChildPointers(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-absl::Status MakePipe(Fd* read_end, Fd* write_end) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
-  *read_end = Fd(ends[0]);
-  *write_end = Fd(ends[1]);
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<Child> StartChild(const ChildOptions& options) {
@@ -66,12 +59,11 @@ absl::StatusOr<Child> StartChild(const ChildOptions& options) {
   const char* err_path = options.stderr_path.empty() ? nullptr : options.stderr_path.c_str();
   const pid_t parent = getpid();
   const char* folder = options.folder.empty() ? nullptr : options.folder.c_str();
-  // The ends that the caller gets, and those of the child.
-  Fd out, in, err, child_out, child_in, child_err;
-  SLUICE_RETURN_IF_ERROR(MakePipe(&out, &child_out));
+  Pipe in, err;
+  SLUICE_ASSIGN_OR_RETURN(Pipe out, MakePipe());
   if (options.pipes) {
-    SLUICE_RETURN_IF_ERROR(MakePipe(&child_in, &in));
-    SLUICE_RETURN_IF_ERROR(MakePipe(&err, &child_err));
+    SLUICE_ASSIGN_OR_RETURN(in, MakePipe());
+    SLUICE_ASSIGN_OR_RETURN(err, MakePipe());
   }
 
   const pid_t pid = fork();
@@ -92,10 +84,10 @@ absl::StatusOr<Child> StartChild(const ChildOptions& options) {
     sigprocmask(SIG_SETMASK, &none, nullptr);
     signal(SIGPIPE, SIG_DFL);
     if (folder != nullptr && chdir(folder) != 0) _exit(127);
-    dup2(child_in.valid() ? child_in.get() : open("/dev/null", O_RDONLY), 0);
-    dup2(child_out.get(), 1);
-    if (child_err.valid()) {
-      dup2(child_err.get(), 2);
+    dup2(in.read.valid() ? in.read.get() : open("/dev/null", O_RDONLY), 0);
+    dup2(out.write.get(), 1);
+    if (err.write.valid()) {
+      dup2(err.write.get(), 2);
     } else if (err_path != nullptr) {
       const int err = open(err_path, O_WRONLY | O_CREAT | O_APPEND, 0644);
       if (err < 0) _exit(127);
@@ -105,7 +97,7 @@ absl::StatusOr<Child> StartChild(const ChildOptions& options) {
     _exit(127);
   }
 
-  return Child{pid, out.Release(), in.Release(), err.Release()};
+  return Child{pid, out.read.Release(), in.write.Release(), err.read.Release()};
 }
 
 std::string WaitStatusText(int status) {

@@ -1,4 +1,3 @@
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -11,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
+#include "common/base/pipe.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
 #include "common/sandbox/sandbox.h"
@@ -20,16 +20,6 @@ namespace sluice::sandbox {
 namespace {
 
 constexpr absl::Duration kSelfTest = absl::Seconds(10);
-
-struct Pipe {
-  Fd read, write;
-};
-
-absl::StatusOr<Pipe> MakePipe() {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
-  return Pipe{Fd(ends[0]), Fd(ends[1])};
-}
 
 absl::Status CheckCommand(const Command& command) {
   if (command.argv.empty() || !absl::StartsWith(command.argv[0], "/")) {
