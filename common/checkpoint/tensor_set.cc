@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/bf16.h"
+#include "common/base/f16.h"
 #include "common/base/digest.h"
 #include "common/base/status.h"
 
@@ -66,15 +67,6 @@ std::byte* AllocateZeroed(size_t bytes) {
   return static_cast<std::byte*>(p);
 }
 
-float HalfToFloat(uint16_t h) {
-  const uint32_t sign = (h & 0x8000u) << 16, exponent = (h >> 10) & 31, mantissa = h & 0x3ffu;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | mantissa << 13);
-  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
-  // Subnormal or zero; exact in fp32.
-  const float tiny = static_cast<float>(mantissa) * 0x1.0p-24f;
-  return sign != 0 ? -tiny : tiny;
-}
-
 uint16_t FloatToHalf(float f) {
   const uint32_t bits = std::bit_cast<uint32_t>(f), sign = (bits >> 16) & 0x8000u,
                  magnitude = bits & 0x7fffffffu;
@@ -96,7 +88,7 @@ uint16_t FloatToHalf(float f) {
 void Widen(DType dtype, const void* from, float* to, int64_t n) {
   const auto* narrow = static_cast<const uint16_t*>(from);
   if (dtype == DType::kF32) std::memcpy(to, from, n * sizeof(float));
-  if (dtype == DType::kF16) std::transform(narrow, narrow + n, to, HalfToFloat);
+  if (dtype == DType::kF16) std::transform(narrow, narrow + n, to, FloatFromF16);
   if (dtype == DType::kBF16) std::transform(narrow, narrow + n, to, FloatFromBf16);
 }
 

@@ -2,12 +2,12 @@
 #include <torch/custom_class.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <map>
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "common/base/f16.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/models/parallel.h"
@@ -408,10 +408,13 @@ void AddRowGrads(const float* q, const float* k, const float* v, const float* do
 // Returns a copy of x, rounded to fp16.
 at::Tensor Fp16Copy(const at::Tensor& x) {
   at::Tensor y = at::empty_like(x);
-  std::vector<uint16_t> halves(x.numel());
-  BestDecoderOps().to_f16(ConstData(x), x.numel(), halves.data());
+  const float* from = ConstData(x);
   float* to = MutableData(y);
-  for (const uint16_t h : halves) *to++ = static_cast<float>(std::bit_cast<_Float16>(h));
+  ParallelFor(x.numel(), kPointGrain, [&](int64_t begin, int64_t end) {
+    std::vector<uint16_t> halves(end - begin);
+    BestDecoderOps().to_f16(from + begin, end - begin, halves.data());
+    for (int64_t i = begin; i < end; ++i) to[i] = FloatFromF16(halves[i - begin]);
+  });
   return y;
 }
 

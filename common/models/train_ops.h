@@ -21,8 +21,9 @@
 // Legend: T tokens, D head size.
 namespace sluice::train_ops {
 
-// How the operands x and w of a product are rounded: not at all (fp32); w to bf16; or both to bf16,
-// and in the backward pass the gradient of the product too. Sums and gradients are in fp32.
+// How the operands x and w of a product are rounded: not at all (fp32); w to bf16; or both to bf16.
+// In the backward pass both of the latter round x, w and the gradient of the product to bf16. Sums
+// and gradients are in fp32.
 enum class Operands { kF32, kBf16Weight, kBf16 };
 
 // Returns the values as a tensor [n] of int64.

@@ -6,7 +6,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "common/base/bf16.h"
 #include "common/models/parallel.h"
 #include "common/models/train_function.h"
 #include "kernels/decoder/op.h"
@@ -99,16 +98,6 @@ std::vector<uint16_t> RoundedRows(const float* x, int64_t m, int64_t k) {
   return CopyEvenRows<uint16_t>(x, m, k, BestDecoderOps().to_bf16);
 }
 
-// Copies rows [K, N] (row stride ldw) to to [K, N], rounded to bf16 and widened again.
-void RoundBlock(const float* w, int64_t ldw, int64_t k, int64_t n, float* to) {
-  thread_local std::vector<uint16_t> narrow;
-  narrow.resize(n);
-  for (int64_t i = 0; i < k; ++i, to += n) {
-    BestDecoderOps().to_bf16(w + i * ldw, n, narrow.data());
-    for (int64_t c = 0; c < n; ++c) to[c] = FloatFromBf16(narrow[c]);
-  }
-}
-
 }  // namespace
 
 void Multiply(const float* x, const float* w, int64_t m, int64_t n, int64_t k, Operands operands,
@@ -153,7 +142,7 @@ void Multiply(const float* x, const float* w, int64_t m, int64_t n, int64_t k, O
 void MultiplyGradX(const float* dy, const float* w, int64_t m, int64_t n, int64_t k,
                    Operands operands, float* dx) {
   const DecoderOps& ops = BestDecoderOps();
-  if (operands == Operands::kBf16) {
+  if (operands != Operands::kF32) {
     const std::vector<uint16_t> narrow = RoundedRows(dy, m, n);
     const int64_t ld = RoundUpToPairs(n);
     return MultiplyParallel<uint16_t>(
@@ -170,12 +159,7 @@ void MultiplyGradX(const float* dy, const float* w, int64_t m, int64_t n, int64_
   MultiplyParallel<float>(
       m, k, n, kInnerPart,
       [&](int64_t first, int64_t count, InnerPart part, float* packed) {
-        const float* from = w + part.begin * k + first;
-        if (operands == Operands::kF32) return PackColumns(from, k, part.size(), count, packed);
-        thread_local std::vector<float> rounded;
-        rounded.resize(part.size() * count);
-        RoundBlock(from, k, part.size(), count, rounded.data());
-        PackColumns(rounded.data(), count, part.size(), count, packed);
+        PackColumns(w + part.begin * k + first, k, part.size(), count, packed);
       },
       [&](int64_t row, int64_t rows, int64_t first, int64_t count, InnerPart part,
           const float* packed) {
@@ -189,7 +173,7 @@ void MultiplyGradW(const float* dy, const float* x, int64_t m, int64_t n, int64_
   if (m == 0) return;
   const DecoderOps& ops = BestDecoderOps();
   // Here the outputs of dy are the rows, and the rows of x and dy are what is summed over.
-  if (operands == Operands::kBf16) {
+  if (operands != Operands::kF32) {
     return MultiplyParallel<uint16_t>(
         n, k, m, kInnerPart,
         [&](int64_t first, int64_t count, InnerPart part, uint16_t* packed) {

@@ -17,8 +17,8 @@ namespace sluice::train_ops {
 void Multiply(const float* x, const float* w, int64_t m, int64_t n, int64_t k, Operands operands,
               float* y, int64_t ldy);
 
-// The two gradients of that product, from dy [M, N], contiguous. With Operands::kBf16 all three
-// factors are rounded to bf16, with kBf16Weight only w is. Sums are in fp32.
+// The two gradients of that product, from dy [M, N], contiguous. With kBf16 and kBf16Weight all
+// three factors are rounded to bf16. Sums are in fp32.
 // Writes dx [M, K] = dy w.
 void MultiplyGradX(const float* dy, const float* w, int64_t m, int64_t n, int64_t k,
                    Operands operands, float* dx);

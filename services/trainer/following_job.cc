@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/reused_memory.h"
 #include "common/base/status.h"
 #include "common/base/status_text.h"
 #include "common/base/watchdog.h"
@@ -57,6 +58,7 @@ class FollowingJob::Impl {
             .cause = absl::StrCat(job_.worker, ", rank ", job_.config.ranks.rank, ", ", cause)};
   }
 
+  const ReusedMemory memory_;  // Of the thread.
   JobContext job_;
   CoreShare* const cores_;
   const std::function<void(const JobStanding& standing)> on_standing_;
@@ -67,6 +69,7 @@ class FollowingJob::Impl {
 };
 
 void FollowingJob::Impl::Run() {
+  memory_.UseOnThisThread();
   ReportStanding(false, "loading");
   End(Follow());
 }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/reused_memory.h"
 #include "common/base/status.h"
 #include "common/base/status_text.h"
 #include "common/base/watchdog.h"
@@ -120,6 +121,7 @@ class TrainingJob::Impl {
   // version(), as this incarnation publishes it.
   PolicyVersion policy_version() const { return {job_.config.incarnation, version()}; }
 
+  const ReusedMemory memory_;  // Of the `job` thread; outlives all that the thread makes.
   JobContext job_;
   CoreShare* const cores_;
   WeightsServer* const weights_;
@@ -160,6 +162,7 @@ class TrainingJob::Impl {
 };
 
 void TrainingJob::Impl::Run() {
+  memory_.UseOnThisThread();
   busy_.emplace(cores_);
   ReportStanding(false, "loading");
   watched_.Begin("loads the newest checkpoint, or the model", kLongestWork);

@@ -28,6 +28,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/id.h"
+#include "common/base/reused_memory.h"
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
 #include "common/checkpoint/init.h"
@@ -136,6 +137,8 @@ absl::StatusOr<std::vector<double>> RunSteps(const Options& options, const Model
 
 absl::StatusOr<RankFigures> RunRank(const Options& options, const ModelConfig& config, int rank,
                                     int world, const std::string& dir) {
+  const ReusedMemory memory;  // As the trainer.
+  memory.UseOnThisThread();
   std::unique_ptr<Collective> steps;
   std::shared_ptr<Collective> snapshots;
   if (world > 1) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/base/reused_memory.h"
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
 #include "common/checkpoint/init.h"
@@ -86,6 +87,8 @@ int Main(int argc, char** argv) {
     return 2;
   }
 
+  const ReusedMemory memory;  // As the trainer.
+  memory.UseOnThisThread();
   SetComputeThreads([threads] { return threads; });
   Settings settings = BenchSettings(shape);
   settings.dtype = *DTypeFromTorchName(dtype);

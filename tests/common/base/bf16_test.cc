@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "common/base/f16.h"
 #include "common/base/splitmix.h"
 #include "gtest/gtest.h"
 
@@ -64,6 +65,15 @@ TEST(Bf16Test, NotFiniteStaysNotFinite) {
   EXPECT_EQ(FloatFromBf16(Bf16FromFloat(inf)), inf);
   EXPECT_EQ(FloatFromBf16(Bf16FromFloat(-inf)), -inf);
   EXPECT_TRUE(std::isnan(FloatFromBf16(Bf16FromFloat(std::bit_cast<float>(0x7f800001u)))));
+}
+
+TEST(F16Test, EachNumberIsTheSameAsAFloat) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const uint16_t half = static_cast<uint16_t>(bits);
+    const float want = static_cast<float>(std::bit_cast<_Float16>(half)), got = FloatFromF16(half);
+    if (std::isnan(want)) EXPECT_TRUE(std::isnan(got)) << bits;
+    else EXPECT_EQ(std::bit_cast<uint32_t>(got), std::bit_cast<uint32_t>(want)) << bits;
+  }
 }
 
 }  // namespace

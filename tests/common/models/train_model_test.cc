@@ -888,7 +888,7 @@ TEST(TrainOpsTest, ProductsAndTheirGradientsAreThoseOfDoubles) {
                         Case{50, 33, 1100}}) {
     for (const auto operands : {train_ops::Operands::kF32, train_ops::Operands::kBf16Weight,
                                 train_ops::Operands::kBf16}) {
-      const bool narrow = operands == train_ops::Operands::kBf16;
+      const bool narrow = operands != train_ops::Operands::kF32;
       const auto rounded = [](const at::Tensor& x, bool round) {
         return (round ? x.to(at::kBFloat16) : x).to(at::kDouble);
       };
@@ -897,13 +897,13 @@ TEST(TrainOpsTest, ProductsAndTheirGradientsAreThoseOfDoubles) {
       const at::Tensor y = train_ops::Linear(x, w, operands);
       ASSERT_TRUE(Backward((y * dy).sum()).ok());
 
-      const at::Tensor xs = rounded(x.detach(), narrow),
-                       ws = rounded(w.detach(), operands != train_ops::Operands::kF32),
-                       dys = rounded(dy, narrow);
+      const at::Tensor xs = rounded(x.detach(), narrow), ws = rounded(w.detach(), narrow),
+                       dys = rounded(dy, narrow),
+                       inputs = rounded(x.detach(), operands == train_ops::Operands::kBf16);
       const auto close = [](const at::Tensor& got, const at::Tensor& want) {
         return (got - want).norm().item<double>() < 2e-6 * want.norm().item<double>();
       };
-      EXPECT_TRUE(close(y.detach(), xs.mm(ws.t()))) << c.m << " " << c.n << " " << c.k;
+      EXPECT_TRUE(close(y.detach(), inputs.mm(ws.t()))) << c.m << " " << c.n << " " << c.k;
       EXPECT_TRUE(close(x.grad(), dys.mm(ws))) << c.m << " " << c.n << " " << c.k;
       EXPECT_TRUE(close(w.grad(), dys.t().mm(xs))) << c.m << " " << c.n << " " << c.k;
       // Gradients are added to what is there.
