@@ -19,8 +19,8 @@ constexpr int64_t kMinPiece = 2 * kDecoderLanes;  // Outputs of the kernels' wid
 constexpr int64_t kRowTile = 48;
 // Gradients sum over their inputs in parts of this length, so that a piece has enough outputs.
 constexpr int64_t kInnerPart = 1024;
-// The same for weights in fp32, whose other operand is copied for each piece: the shorter a part,
-// the more outputs a piece has, and the fewer copies there are.
+// The same for gradients of weights, whose other operand is copied for each piece: the shorter a
+// part, the more outputs a piece has, and the fewer copies there are.
 constexpr int64_t kColumnPart = 256;
 
 // A part of a product: the inputs begin .. end - 1 of all sums.
@@ -175,7 +175,7 @@ void MultiplyGradW(const float* dy, const float* x, int64_t m, int64_t n, int64_
   // Here the outputs of dy are the rows, and the rows of x and dy are what is summed over.
   if (operands != Operands::kF32) {
     return MultiplyParallel<uint16_t>(
-        n, k, m, kInnerPart,
+        n, k, m, kColumnPart,
         [&](int64_t first, int64_t count, InnerPart part, uint16_t* packed) {
           PackColumns(x + part.begin * k + first, k, part.size(), count, packed);
         },
