@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/bf16.h"
-#include "common/base/f16.h"
 #include "common/base/digest.h"
+#include "common/base/f16.h"
 #include "common/base/status.h"
 
 namespace sluice {

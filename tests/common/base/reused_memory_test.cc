@@ -49,7 +49,10 @@ TEST(ReusedMemory, KeepsWhatIsFreedForTheNextAllocation) {
 
 TEST(ReusedMemory, GivesFreeMemoryBackAtItsEnd) {
   GiveFreeMemoryBackAtOnce();
-  { NewPagesOfSecondBuffer(std::make_unique<ReusedMemory>().get()); }
+  {
+    const ReusedMemory first;
+    NewPagesOfSecondBuffer(&first);
+  }
   rusage before, after;
   const ReusedMemory next;  // It has the arena of the first one.
   std::thread([&] {
@@ -66,7 +69,9 @@ TEST(ReusedMemory, GivesFreeMemoryBackAtItsEnd) {
 TEST(ReusedMemory, UsesTheArenasOfThoseThatEnded) {
   unsigned before = 0, after = 0;
   size_t size = sizeof(unsigned);
-  { const ReusedMemory first, second; }
+  {
+    const ReusedMemory first, second;
+  }
   ASSERT_EQ(mallctl("arenas.narenas", &before, &size, nullptr, 0), 0);
   for (int i = 0; i < 100; ++i) const ReusedMemory first, second;
   ASSERT_EQ(mallctl("arenas.narenas", &after, &size, nullptr, 0), 0);
