@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -15,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/clock.h"
 #include "common/base/fd.h"
 #include "common/base/file.h"
 #include "common/base/pipe.h"
@@ -98,6 +100,26 @@ absl::StatusOr<Child> StartChild(const ChildOptions& options) {
   }
 
   return Child{pid, out.read.Release(), in.write.Release(), err.read.Release()};
+}
+
+absl::StatusOr<int> AwaitChild(int pidfd, absl::Duration timeout) {
+  pollfd wait{pidfd, POLLIN, 0};
+  const absl::Duration end = Clock::Real()->Monotonic() + timeout;
+  while (true) {
+    const absl::Duration left = end - Clock::Real()->Monotonic();
+    const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(left), 0, 1 << 30);
+    const int ready = poll(&wait, 1, static_cast<int>(ms));
+    if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
+    if (ready > 0) break;
+    if (ready == 0 && left <= absl::Milliseconds(1)) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the program still runs after ", absl::FormatDuration(timeout)));
+    }
+  }
+  siginfo_t info = {};
+  if (waitid(P_PIDFD, static_cast<id_t>(pidfd), &info, WEXITED | WNOWAIT | WNOHANG) != 0)
+    return absl::FailedPreconditionError("the program was killed");
+  return info.si_code == CLD_EXITED ? W_EXITCODE(info.si_status, 0) : W_EXITCODE(0, info.si_status);
 }
 
 std::string WaitStatusText(int status) {

@@ -1,5 +1,8 @@
 #include "common/plugins/launch.h"
 
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -8,6 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "common/base/child.h"
+#include "common/base/fd.h"
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 
 namespace sluice {
@@ -20,20 +26,56 @@ namespace {
 constexpr const char* kEnvironment[] = {"PATH",   "HOME",       "LANG",        "LC_ALL",
                                         "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "TZ"};
 
-absl::StatusOr<std::string> FindProgram(const std::string& name) {
+absl::StatusOr<std::string> FindProgram(const std::string& name, const std::string& folders) {
   if (absl::StrContains(name, '/')) return name;
-  const char* const path = std::getenv("PATH");
-  for (const absl::string_view folder :
-       absl::StrSplit(path == nullptr ? "/usr/local/bin:/usr/bin:/bin" : path, ':')) {
+  for (const absl::string_view folder : absl::StrSplit(folders, ':')) {
     const std::string file = absl::StrCat(folder, "/", name);
     if (!folder.empty() && access(file.c_str(), X_OK) == 0) return file;
   }
-  return absl::NotFoundError(absl::StrCat("no folder of PATH has the program ", name));
+  return absl::NotFoundError(absl::StrCat("no folder of ", folders, " has the program ", name));
 }
+
+// A child of this process, which leads a process group.
+class PlainChild : public PluginChild {
+ public:
+  explicit PlainChild(const Child& child)
+      : pid_(child.pid),
+        pidfd_(static_cast<int>(syscall(SYS_pidfd_open, child.pid, 0))),
+        in_(child.stdin_fd),
+        out_(child.stdout_fd),
+        err_(child.stderr_fd) {}
+  ~PlainChild() override { Kill(); }
+
+  int in() const override { return in_.get(); }
+  int out() const override { return out_.get(); }
+  int err() const override { return err_.get(); }
+  absl::StatusOr<int> Wait(absl::Duration timeout) override {
+    return AwaitChild(pidfd_.get(), timeout);
+  }
+  void Kill() override {
+    MutexLock lock(&mu_);
+    if (reaped_) return;
+    kill(-pid_, SIGKILL);
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    reaped_ = true;
+  }
+
+ private:
+  const pid_t pid_;
+  const Fd pidfd_, in_, out_, err_;
+  Mutex mu_;
+  bool reaped_ ABSL_GUARDED_BY(mu_) = false;
+};
 
 }  // namespace
 
-absl::StatusOr<PluginCommand> PluginCommandOf(const PluginSpec& spec) {
+std::string ProgramFolders() {
+  const char* const path = std::getenv("PATH");
+  return path == nullptr ? "/usr/local/bin:/usr/bin:/bin" : path;
+}
+
+absl::StatusOr<PluginCommand> PluginCommandOf(const PluginSpec& spec, const std::string& folders) {
   PluginCommand command{.argv = spec.command, .folder = spec.file.substr(0, spec.file.rfind('/'))};
   if (spec.kind != PluginSpec::Kind::kExec) {
     const char* const convention = spec.kind == PluginSpec::Kind::kVerl  ? "--verl"
@@ -45,11 +87,11 @@ absl::StatusOr<PluginCommand> PluginCommandOf(const PluginSpec& spec) {
     if (spec.in_flight > 1)
       command.argv.insert(command.argv.end(), {"--max-in-flight", absl::StrCat(spec.in_flight)});
   }
-  SLUICE_ASSIGN_OR_RETURN(command.argv[0], FindProgram(command.argv[0]));
+  SLUICE_ASSIGN_OR_RETURN(command.argv[0], FindProgram(command.argv[0], folders));
   return command;
 }
 
-absl::StatusOr<Child> LaunchUnconfined(const PluginCommand& command) {
+absl::StatusOr<std::unique_ptr<PluginChild>> LaunchUnconfined(const PluginCommand& command) {
   ChildOptions options{.argv = command.argv,
                        .stderr_path = "",
                        .pipes = true,
@@ -59,7 +101,8 @@ absl::StatusOr<Child> LaunchUnconfined(const PluginCommand& command) {
   for (const char* const name : kEnvironment) {
     if (const char* const value = std::getenv(name); value != nullptr) options.env[name] = value;
   }
-  return StartChild(options);
+  SLUICE_ASSIGN_OR_RETURN(const Child child, StartChild(options));
+  return std::make_unique<PlainChild>(child);
 }
 
 }  // namespace sluice

@@ -47,7 +47,7 @@ absl::Status StartFault(absl::string_view what) {
 
 absl::StatusOr<std::unique_ptr<PluginHost>> PluginHost::Make(Options options) {
   SLUICE_ASSIGN_OR_RETURN(std::string files, PluginVersion(options.spec));
-  SLUICE_ASSIGN_OR_RETURN(PluginCommand command, PluginCommandOf(options.spec));
+  SLUICE_ASSIGN_OR_RETURN(PluginCommand command, PluginCommandOf(options.spec, options.folders));
   return absl::WrapUnique(new PluginHost(std::move(options), std::move(command), std::move(files)));
 }
 

@@ -35,6 +35,7 @@ class PluginHost {
     PluginSpec spec;
     bool scores_groups = false;  // It gets whole groups. Else each request has one item.
     LaunchPlugin launch = LaunchUnconfined;
+    std::string folders = ProgramFolders();  // As in PluginCommandOf().
     absl::Duration start_timeout = absl::Minutes(1);
     absl::Duration first_back_off = absl::Milliseconds(200);  // Doubles up to 30 s.
     absl::Duration error_rest = absl::Seconds(30);

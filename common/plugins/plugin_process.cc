@@ -2,9 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/child.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/utf8.h"
@@ -49,20 +48,15 @@ absl::Status StartError(absl::string_view what) {
 
 absl::StatusOr<std::unique_ptr<PluginProcess>> PluginProcess::Start(const Launch& launch,
                                                                     TakeLine take_line) {
-  SLUICE_ASSIGN_OR_RETURN(const Child child, launch());
-  return absl::WrapUnique(new PluginProcess(child, std::move(take_line)));
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PluginChild> child, launch());
+  return absl::WrapUnique(new PluginProcess(std::move(child), std::move(take_line)));
 }
 
-PluginProcess::PluginProcess(Child child, TakeLine take_line)
-    : pid_(child.pid),
-      in_(child.stdin_fd),
-      out_(child.stdout_fd),
-      err_(child.stderr_fd),
-      stop_(eventfd(0, EFD_CLOEXEC)),
-      take_line_(std::move(take_line)) {
-  for (const Fd* fd : {&in_, &out_, &err_}) fcntl(fd->get(), F_SETFL, O_NONBLOCK);
+PluginProcess::PluginProcess(std::unique_ptr<PluginChild> child, TakeLine take_line)
+    : child_(std::move(child)), stop_(eventfd(0, EFD_CLOEXEC)), take_line_(std::move(take_line)) {
+  for (const int fd : {child_->in(), child_->out(), child_->err()}) fcntl(fd, F_SETFL, O_NONBLOCK);
   // A request of a few hundred kilobytes then needs no second write.
-  fcntl(in_.get(), F_SETPIPE_SZ, 1 << 20);
+  fcntl(child_->in(), F_SETPIPE_SZ, 1 << 20);
   stderr_thread_ = std::thread([this] { ReadStderr(); });
 }
 
@@ -158,11 +152,11 @@ absl::StatusOr<std::vector<PluginResult>> PluginProcess::Call(
 absl::Status PluginProcess::Write(absl::string_view line, absl::Duration deadline) {
   MutexLock lock(&writing_);
   while (!line.empty()) {
-    const ssize_t n = write(in_.get(), line.data(), line.size());
+    const ssize_t n = write(child_->in(), line.data(), line.size());
     if (n >= 0) {
       line.remove_prefix(static_cast<size_t>(n));
     } else if (errno == EAGAIN) {
-      if (!AwaitFd(in_.get(), POLLOUT, deadline))
+      if (!AwaitFd(child_->in(), POLLOUT, deadline))
         return absl::DeadlineExceededError("it did not read its input");
     } else if (errno != EINTR) {
       return absl::UnavailableError("it has closed its input");
@@ -172,9 +166,9 @@ absl::Status PluginProcess::Write(absl::string_view line, absl::Duration deadlin
 }
 
 absl::StatusOr<std::vector<std::string>> PluginProcess::ReadLines(absl::Duration deadline) {
-  if (!AwaitFd(out_.get(), POLLIN, deadline)) return absl::DeadlineExceededError("no output");
+  if (!AwaitFd(child_->out(), POLLIN, deadline)) return absl::DeadlineExceededError("no output");
   char bytes[kRead];
-  const ssize_t n = read(out_.get(), bytes, sizeof bytes);
+  const ssize_t n = read(child_->out(), bytes, sizeof bytes);
   buffer_.append(bytes, static_cast<size_t>(std::max<ssize_t>(n, 0)));
   if (n == 0) return absl::OutOfRangeError("its output has ended");
   if (n < 0 && errno != EAGAIN && errno != EINTR) return ErrnoStatus(errno, "its output");
@@ -238,15 +232,9 @@ void PluginProcess::EndByItself(absl::string_view what, bool ended, absl::string
   std::string text(what);
   const absl::Duration deadline = Now() + kEnding;
   if (ended) {
-    // How it ended says why it has closed its pipes. Its id stays its own until End() reaps it.
-    siginfo_t info{};
-    while (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-           info.si_pid == 0 && Now() < deadline)
-      Clock::Real()->Sleep(absl::Milliseconds(1));
-    if (info.si_pid != 0) {
-      absl::StrAppend(&text, info.si_code == CLD_EXITED ? ", with exit code " : ", with signal ",
-                      info.si_status);
-    }
+    // How it ended says why it has closed its pipes.
+    const absl::StatusOr<int> how = child_->Wait(kEnding);
+    if (how.ok()) absl::StrAppend(&text, ", with ", WaitStatusText(*how));
   }
   {
     MutexLock lock(&mu_);
@@ -270,12 +258,7 @@ void PluginProcess::End(absl::Status why) {
       }
       pending_.clear();
     }
-    if (!reaped_) {
-      kill(-pid_, SIGKILL);
-      kill(pid_, SIGKILL);
-      waitpid(pid_, nullptr, 0);
-      reaped_ = true;
-    }
+    child_->Kill();
   }
   changed_.NotifyAll();
 }
@@ -284,9 +267,9 @@ void PluginProcess::ReadStderr() {
   std::string rest;
   char bytes[4096];
   while (true) {
-    pollfd wait[] = {{err_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+    pollfd wait[] = {{child_->err(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
     if (poll(wait, 2, -1) < 0) continue;
-    const ssize_t n = read(err_.get(), bytes, sizeof bytes);
+    const ssize_t n = read(child_->err(), bytes, sizeof bytes);
     if (n == 0 || (n < 0 && wait[1].revents != 0)) break;
     if (n < 0) continue;
     rest.append(bytes, static_cast<size_t>(n));

@@ -12,9 +12,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "common/base/child.h"
 #include "common/base/fd.h"
 #include "common/base/mutex.h"
+#include "common/plugins/launch.h"
 #include "common/plugins/protocol.h"
 
 namespace sluice {
@@ -26,8 +26,7 @@ namespace sluice {
 // Owns one thread, which reads the stderr of the process. Thread-safe.
 class PluginProcess {
  public:
-  // Starts the program, with pipes for its stdin, stdout and stderr.
-  using Launch = std::function<absl::StatusOr<Child>()>;
+  using Launch = std::function<absl::StatusOr<std::unique_ptr<PluginChild>>()>;
   // Takes a line of its stderr. Called on a thread of the process.
   using TakeLine = std::function<void(absl::string_view line)>;
 
@@ -67,7 +66,7 @@ class PluginProcess {
     absl::StatusOr<std::vector<PluginResult>> result{std::vector<PluginResult>()};
   };
 
-  PluginProcess(Child child, TakeLine take_line);
+  PluginProcess(std::unique_ptr<PluginChild> child, TakeLine take_line);
   // Writes all of `line`, waiting for room until `deadline`.
   absl::Status Write(absl::string_view line, absl::Duration deadline);
   // Waits until `deadline` for output, and reads what there is. Returns the lines that have come.
@@ -81,8 +80,7 @@ class PluginProcess {
   void EndByItself(absl::string_view what, bool ended, absl::string_view reason = "PLUGIN_DIED");
   void ReadStderr();
 
-  const pid_t pid_;
-  const Fd in_, out_, err_;
+  const std::unique_ptr<PluginChild> child_;
   const Fd stop_;  // An eventfd that ends ReadStderr(), even if others hold the process's stderr.
   const TakeLine take_line_;
   PluginDescription description_;
@@ -96,7 +94,6 @@ class PluginProcess {
   CondVar changed_;  // A call is done, nobody reads any more, or its stderr has ended.
   absl::Status ended_ ABSL_GUARDED_BY(mu_);
   bool reading_ ABSL_GUARDED_BY(mu_) = false;
-  bool reaped_ ABSL_GUARDED_BY(mu_) = false;
   bool stderr_ended_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;
   std::map<uint64_t, Pending*> pending_ ABSL_GUARDED_BY(mu_);

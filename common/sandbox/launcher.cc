@@ -1,13 +1,10 @@
-#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
-
-#include <algorithm>
-#include <cerrno>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/child.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/pipe.h"
@@ -179,24 +176,8 @@ Process::Process(Launcher* launcher, std::unique_ptr<Slot> slot, pid_t pid, Fd p
 Process::~Process() { (void)Kill(); }
 
 absl::StatusOr<int> Process::Wait(absl::Duration timeout) {
-  pollfd wait{pidfd_.get(), POLLIN, 0};
-  const absl::Duration end = Clock::Real()->Monotonic() + timeout;
-  while (true) {
-    const absl::Duration left = end - Clock::Real()->Monotonic();
-    const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(left), 0, 1 << 30);
-    const int ready = poll(&wait, 1, static_cast<int>(ms));
-    if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
-    if (ready > 0) break;
-    if (ready == 0 && left <= absl::Milliseconds(1)) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("the program still runs after ", absl::FormatDuration(timeout)));
-    }
-  }
   // Kill() takes the program out of the process table. Until then its pid is not used again.
-  siginfo_t info = {};
-  if (waitid(P_PIDFD, static_cast<id_t>(pidfd_.get()), &info, WEXITED | WNOWAIT | WNOHANG) != 0)
-    return absl::FailedPreconditionError("the program was killed");
-  return info.si_code == CLD_EXITED ? W_EXITCODE(info.si_status, 0) : W_EXITCODE(0, info.si_status);
+  return AwaitChild(pidfd_.get(), timeout);
 }
 
 absl::Status Process::Kill() {

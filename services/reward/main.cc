@@ -17,8 +17,9 @@ int main(int argc, char** argv) {
              "SLUICE_JUDGES"},
             {sluice::reward::kPluginsFlag,
              "how reward plug-ins run, the programs that jobs bring for the verifier `plugin`: "
-             "off refuses jobs with plug-ins; unconfined runs them with the rights of this "
-             "daemon, for a machine whose users may run programs on it anyway; default: off",
+             "sandbox runs them in sandboxes; off refuses jobs with plug-ins; unconfined runs them "
+             "with the rights of this daemon, for a machine whose users may run programs on it "
+             "anyway; default: sandbox",
              "SLUICE_PLUGINS"},
             {sluice::reward::kUnsafeFlag,
              "run programs of the policy WITHOUT a sandbox where none works; only for debugging, "

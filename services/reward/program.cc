@@ -14,6 +14,7 @@
 #include "common/config/check.h"
 #include "common/daemon/admin_service.h"
 #include "common/log/log.h"
+#include "common/plugins/sandboxed.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/convert.h"
 #include "common/scoring/job_scorer.h"
@@ -29,14 +30,6 @@ namespace {
 constexpr uint32_t kMostWaiting = 256;
 
 const auto kNameOfEntry = [](std::string* out, const auto& entry) { out->append(entry.first); };
-
-// The words of --plugins. Null: no plug-ins are run.
-absl::StatusOr<LaunchPlugin> LauncherOf(const std::string& word) {
-  if (word.empty() || word == "off") return LaunchPlugin();
-  if (word == "unconfined") return LaunchPlugin(LaunchUnconfined);
-  return absl::InvalidArgumentError(
-      absl::StrCat(kPluginsFlag, " is \"", word, "\"; wanted: off or unconfined"));
-}
 
 // How many answers are worth waiting for these judges and plug-ins now.
 absl::StatusOr<uint32_t> CapacityOf(
@@ -56,6 +49,14 @@ absl::StatusOr<uint32_t> CapacityOf(
 
 }  // namespace
 
+absl::StatusOr<RewardProgram::PluginRights> RewardProgram::ParseRights(const std::string& word) {
+  if (word.empty() || word == "sandbox") return PluginRights::kSandbox;
+  if (word == "off") return PluginRights::kNone;
+  if (word == "unconfined") return PluginRights::kUnconfined;
+  return absl::InvalidArgumentError(
+      absl::StrCat(kPluginsFlag, " is \"", word, "\"; wanted: sandbox, off or unconfined"));
+}
+
 absl::StatusOr<std::unique_ptr<RewardProgram>> RewardProgram::Make(const daemon::Host& host) {
   const std::string& listen = host.flags->listen;
   if (!host.flags->OwnFlag(kUnsafeFlag).empty() &&
@@ -72,13 +73,14 @@ absl::StatusOr<std::unique_ptr<RewardProgram>> RewardProgram::Make(const daemon:
       judges[name] = std::make_unique<JudgeClient>(std::move(config));
     }
   }
-  SLUICE_ASSIGN_OR_RETURN(LaunchPlugin launch, LauncherOf(host.flags->OwnFlag(kPluginsFlag)));
-  return absl::WrapUnique(new RewardProgram(host, std::move(judges), std::move(launch)));
+  SLUICE_ASSIGN_OR_RETURN(const PluginRights rights,
+                          ParseRights(host.flags->OwnFlag(kPluginsFlag)));
+  return absl::WrapUnique(new RewardProgram(host, std::move(judges), rights));
 }
 
-RewardProgram::RewardProgram(const daemon::Host& host, Judges judges, LaunchPlugin launch)
+RewardProgram::RewardProgram(const daemon::Host& host, Judges judges, PluginRights rights)
     : host_(host),
-      launch_(std::move(launch)),
+      rights_(rights),
       judges_(std::move(judges)),
       sandboxes_(!host.flags->OwnFlag(kUnsafeFlag).empty()),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })) {}
@@ -269,26 +271,34 @@ absl::Status RewardProgram::StartPlugins(const registry::v1::Assignment& assignm
                                          Plugins* plugins) {
   const std::string& id = assignment.job();
   const job::v1::Reward& reward = assignment.spec().reward();
-  for (const job::v1::RewardEntry* const entry : PluginsOf(reward)) {
-    if (launch_ == nullptr) {
-      return ErrorWith(absl::StatusCode::kFailedPrecondition,
-                       {.reason = "NO_PLUGINS",
-                        .hint = "the operator allows them by the flag --plugins of sluice-reward"},
-                       absl::StrCat("reward daemon ", host_.flags->id,
-                                    " runs no plug-ins, but reward ", entry->name(), " is one"));
-    }
+  const auto entries = PluginsOf(reward);
+  if (entries.empty()) return absl::OkStatus();
+  if (rights_ == PluginRights::kNone) {
+    return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                     {.reason = "NO_PLUGINS",
+                      .hint = "the operator allows them by the flag --plugins of sluice-reward"},
+                     absl::StrCat("reward daemon ", host_.flags->id,
+                                  " runs no plug-ins, but reward ", entries[0]->name(), " is one"));
+  }
+  LaunchPlugin launch = LaunchUnconfined;
+  if (rights_ == PluginRights::kSandbox) {
+    SLUICE_ASSIGN_OR_RETURN(launch, sandboxes_.MakePluginLaunch(reward));
+  }
+  for (const job::v1::RewardEntry* const entry : entries) {
     SLUICE_ASSIGN_OR_RETURN(const nlohmann::json args, VerifierArgs(*entry));
     std::unique_ptr<PluginHost>& plugin = (*plugins)[args.dump()];
     if (plugin != nullptr) continue;
     SLUICE_ASSIGN_OR_RETURN(PluginSpec spec, ParsePluginSpec(args));
-    auto made = PluginHost::Make({.job = assignment.spec().name(),
-                                  .name = entry->name(),
-                                  .spec = std::move(spec),
-                                  .scores_groups = entry->granularity() == "group",
-                                  .launch = launch_,
-                                  .on_broken = [this, id](absl::Status why) {
-                                    ReportProgress(id, false, "failed", StatusText(why));
-                                  }});
+    auto made = PluginHost::Make(
+        {.job = assignment.spec().name(),
+         .name = entry->name(),
+         .spec = std::move(spec),
+         .scores_groups = entry->granularity() == "group",
+         .launch = launch,
+         .folders = rights_ == PluginRights::kSandbox ? kSandboxProgramFolders : ProgramFolders(),
+         .on_broken = [this, id](absl::Status why) {
+           ReportProgress(id, false, "failed", StatusText(why));
+         }});
     if (!made.ok()) {
       plugins->clear();
       return Annotate(made.status(), absl::StrCat("reward ", entry->name()));

@@ -40,7 +40,10 @@ class RewardProgram : public daemon::Program {
  private:
   using Judges = std::map<std::string, std::unique_ptr<JudgeClient>>;  // By name.
   using Plugins = std::map<std::string, std::unique_ptr<PluginHost>>;  // By their args.
-  RewardProgram(const daemon::Host& host, Judges judges, LaunchPlugin launch);
+  // How the plug-ins of jobs run.
+  enum class PluginRights { kNone, kSandbox, kUnconfined };
+  static absl::StatusOr<PluginRights> ParseRights(const std::string& word);
+  RewardProgram(const daemon::Host& host, Judges judges, PluginRights rights);
 
   struct Job {
     std::string queue;  // HOST:PORT.
@@ -68,13 +71,13 @@ class RewardProgram : public daemon::Program {
 
   // Starts the plug-ins of a job.
   // FAILED_PRECONDITION NO_PLUGINS: this daemon runs none.
-  // Others as PluginHost::Make().
+  // Others as Sandboxes::MakePluginLaunch() and PluginHost::Make().
   absl::Status StartPlugins(const registry::v1::Assignment& assignment, Plugins* plugins);
 
   const daemon::Host host_;
-  const LaunchPlugin launch_;  // Null: this daemon runs no plug-ins.
-  const Judges judges_;        // Outlives the workers, which ask them.
-  Sandboxes sandboxes_;        // Outlives the workers, which run programs there.
+  const PluginRights rights_;
+  const Judges judges_;  // Outlives the workers, which ask them.
+  Sandboxes sandboxes_;  // Outlives the workers, which run programs there.
   const std::unique_ptr<grpc::Service> admin_;
   std::unique_ptr<daemon::ControllerLink> link_;
 

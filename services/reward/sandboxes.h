@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
+#include "common/plugins/launch.h"
 #include "common/sandbox/code_runner.h"
 #include "common/scoring/scorer.h"
 
@@ -36,12 +37,17 @@ class Sandboxes {
   // FAILED_PRECONDITION NO_SANDBOX: this machine has none, or not of the tier that the job wants.
   absl::StatusOr<OfJob> Make(const job::v1::Reward& reward);
 
+  // How to start the job's plug-ins in sandboxes, with the limits of its block reward.sandbox on
+  // cores, memory and processes. This object must outlive them. Errors as Make().
+  absl::StatusOr<LaunchPlugin> MakePluginLaunch(const job::v1::Reward& reward);
+
  private:
   absl::StatusOr<sandbox::CodeSandboxes*> Shared();
 
   const bool allow_unsafe_;
   Mutex mu_;
   std::unique_ptr<sandbox::CodeSandboxes> shared_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<sandbox::Launcher> plugins_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sluice::reward

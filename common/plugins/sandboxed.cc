@@ -1,0 +1,89 @@
+#include "common/plugins/sandboxed.h"
+
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/base/status.h"
+
+namespace sluice {
+namespace {
+
+class SandboxedChild : public PluginChild {
+ public:
+  explicit SandboxedChild(std::unique_ptr<sandbox::Process> process)
+      : process_(std::move(process)) {}
+
+  int in() const override { return process_->in(); }
+  int out() const override { return process_->out(); }
+  int err() const override { return process_->err(); }
+  absl::StatusOr<int> Wait(absl::Duration timeout) override { return process_->Wait(timeout); }
+  // The launcher logs it if something is left.
+  void Kill() override { process_->Kill().IgnoreError(); }
+
+ private:
+  const std::unique_ptr<sandbox::Process> process_;
+};
+
+bool IsBelow(absl::string_view path, absl::string_view folder) {
+  return absl::StartsWith(path, absl::StrCat(folder, "/"));
+}
+
+bool IsRegularFile(const std::string& path) {
+  struct stat info = {};
+  return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
+}
+
+absl::string_view ParentOf(absl::string_view path) { return path.substr(0, path.rfind('/')); }
+
+// What the process must see besides /usr.
+std::vector<sandbox::Bind> BindsOf(const PluginCommand& command) {
+  std::vector<sandbox::Bind> binds;
+  const auto show = [&](absl::string_view path) {
+    if (path.empty() || IsBelow(path, "/usr")) return;
+    for (const sandbox::Bind& bind : binds) {
+      if (path == bind.from || IsBelow(path, bind.from)) return;
+    }
+    binds.push_back({std::string(path), std::string(path)});
+  };
+  show(command.folder);
+  // /bin is a link to a folder of /usr.
+  const absl::string_view bin = ParentOf(command.argv[0]);
+  if (absl::EndsWith(bin, "/bin") && bin != "/bin") show(ParentOf(bin));
+  for (const std::string& word : command.argv) {
+    if (absl::StartsWith(word, "/") && !IsBelow(word, "/bin") && IsRegularFile(word)) show(word);
+  }
+  return binds;
+}
+
+}  // namespace
+
+LaunchPlugin LaunchInSandbox(sandbox::Launcher* launcher, const sandbox::Limits& limits) {
+  return [launcher,
+          limits](const PluginCommand& plugin) -> absl::StatusOr<std::unique_ptr<PluginChild>> {
+    if (plugin.folder.empty()) {
+      return absl::FailedPreconditionError(
+          "a plug-in that runs in a sandbox sees the folder that it lies in, so it must not lie in "
+          "/; move it to a folder of its own");
+    }
+    sandbox::Command command{
+        .argv = plugin.argv,
+        .environment = {{"PYTHONUNBUFFERED", "1"}, {"PYTHONDONTWRITEBYTECODE", "1"}},
+        .binds = BindsOf(plugin),
+        .limits = limits};
+    for (const char* const name : {"LANG", "LC_ALL", "TZ"}) {
+      if (const char* const value = std::getenv(name); value != nullptr)
+        command.environment[name] = value;
+    }
+    SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<sandbox::Process> process, launcher->Start(command));
+    return std::make_unique<SandboxedChild>(std::move(process));
+  };
+}
+
+}  // namespace sluice
