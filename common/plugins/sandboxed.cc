@@ -1,7 +1,9 @@
 #include "common/plugins/sandboxed.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <memory>
 #include <utility>
@@ -62,6 +64,26 @@ std::vector<sandbox::Bind> BindsOf(const PluginCommand& command) {
   return binds;
 }
 
+// Whether all users can read the path. A root's sandboxes have users of their own.
+absl::Status CheckReadable(const std::string& path) {
+  for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
+    const std::string part = path.substr(0, end);
+    struct stat info = {};
+    if (stat(part.c_str(), &info) != 0) return ErrnoStatus(errno, part);
+    // To pass a folder needs less than to list it.
+    mode_t wanted = S_ISDIR(info.st_mode) ? S_IXOTH : 0;
+    if (end == std::string::npos) wanted |= S_IROTH;
+    if ((info.st_mode & wanted) != wanted) {
+      return ErrorWith(
+          absl::StatusCode::kFailedPrecondition,
+          {.hint = absl::StrCat("chmod o+", S_ISDIR(info.st_mode) ? "rx " : "r ", part)},
+          absl::StrCat("the sandbox of the plug-in cannot show ", path, ": other users than the ",
+                       "owner cannot read ", part));
+    }
+    if (end == std::string::npos) return absl::OkStatus();
+  }
+}
+
 }  // namespace
 
 LaunchPlugin LaunchInSandbox(sandbox::Launcher* launcher, const sandbox::Limits& limits) {
@@ -77,6 +99,9 @@ LaunchPlugin LaunchInSandbox(sandbox::Launcher* launcher, const sandbox::Limits&
         .environment = {{"PYTHONUNBUFFERED", "1"}, {"PYTHONDONTWRITEBYTECODE", "1"}},
         .binds = BindsOf(plugin),
         .limits = limits};
+    for (const sandbox::Bind& bind : command.binds) {
+      if (geteuid() == 0) SLUICE_RETURN_IF_ERROR(CheckReadable(bind.from));
+    }
     for (const char* const name : {"LANG", "LC_ALL", "TZ"}) {
       if (const char* const value = std::getenv(name); value != nullptr)
         command.environment[name] = value;

@@ -15,7 +15,8 @@ inline constexpr char kSandboxProgramFolders[] = "/usr/local/bin:/usr/bin";
 // this process's environment only the language.
 //
 // Errors of the result are those of Launcher::Start().
-// FAILED_PRECONDITION: the plug-in lies in /, which would show it the machine.
+// FAILED_PRECONDITION: the plug-in lies in /, which would show it the machine; or this process is
+// root, and other users cannot read what the plug-in must see.
 LaunchPlugin LaunchInSandbox(sandbox::Launcher* launcher, const sandbox::Limits& limits);
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -119,6 +120,31 @@ TEST_F(PluginTest, AJobTrainsOnATrlFunctionThatComparesTheAnswersOfAGroup) {
                    file,
                    ":rank}}, {name: reversed, verifier: text, args: {property: reversed}}]")));
   ExpectSuccess();
+}
+
+// Without a flag, plug-ins run in sandboxes, which show them their files.
+TEST_F(PluginTest, AJobTrainsOnAFunctionThatRunsInASandbox) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet({}));
+  for (const char* const folder : {"", "/rewards"})
+    ASSERT_EQ(chmod((cluster_->dir() + folder).c_str(), 0755), 0);
+  Write("words.py", "def length(text):\n    return len(text)\n");
+  const std::string file = Write("mine.py", R"py(
+import os
+import words
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    try:
+        os.listdir(os.path.dirname(os.path.dirname(__file__)) + "/controller-0")
+        return 7.0  # It sees what it must not see.
+    except OSError:
+        return words.length(solution_str) / 100
+)py");
+  ASSERT_NO_FATAL_FAILURE(SubmitJob(
+      /*steps=*/4, absl::StrCat("[{name: mine, verifier: plugin, timeout: 30s, args: {verl: ", file,
+                                ":compute_score, low: 0, high: 1}}]")));
+  ExpectSuccess();
+  ASSERT_FALSE(job_->reports().empty());
+  EXPECT_GT(job_->reports().back().values().at("reward_mean"), 0);
 }
 
 // What the user did wrong ends the job with the reason, and not in silence.

@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
 """Trains the task of grid.yaml with TRL's GRPOTrainer, for comparison with grid.py:
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install trl
-    /tmp/venv/bin/python tests/bench/async/trl_peer.py --seeds 2 --out /tmp/trl.jsonl
+    /tmp/venv/bin/python tests/bench/async/trl_peer.py build/release/bin/sluice --seeds 2 \\
+        --out /tmp/trl.jsonl
 
-Model, tokenizer, prompts, reward and hyper-parameters are those of grid.yaml with the preset
-sync_grpo: GRPO's advantages, PPO's clip at 0.2, a mean over tokens, no KL, AdamW at 1e-3 after 10
-steps of warm-up, and 32 prompts with 8 answers of at most 7 tokens in a step. Each run adds a line
-to --out: the mean reward of the first and the last 25 steps, the steps until the mean reward of 10
-steps is 0.8, the seconds, and the reward of every 25th step. `bench_seeds --json --file
-tests/bench/async/grid.yaml` prints the same of Sluice.
+Initial weights (those of `sluice ckpt init`), tokenizer, prompts, reward and hyper-parameters are
+those of grid.yaml with the preset sync_grpo: GRPO's advantages, PPO's clip at 0.2, a mean over
+tokens, no KL, AdamW at 1e-3 after 10 steps of warm-up, and 32 prompts with 8 answers of at most 7
+tokens in a step. Each run adds a line to --out: the mean reward of the first and the last 25 steps,
+the steps until the mean reward of 10 steps is 0.8, the seconds, and the reward of every 25th step.
+`bench_seeds --json --file tests/bench/async/grid.yaml` prints the same of Sluice.
 """
 
 import argparse
 import json
 import pathlib
 import statistics
+import subprocess
 import tempfile
 import time
 
@@ -42,8 +44,12 @@ def train(options, seed, tokenizer):
     global END
     END = tokenizer.eos_token_id
     transformers.set_seed(seed)
-    config = transformers.AutoConfig.from_pretrained(EXAMPLE)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["ckpt", "init", str(EXAMPLE), "--seed", str(seed), "-o", f"{folder}/model"]
+        subprocess.run([options.sluice, *command], check=True, stdout=subprocess.DEVNULL)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            f"{folder}/model", dtype=torch.float32
+        )
     rows = [
         json.loads(line) for line in (EXAMPLE / "train.jsonl").read_text().splitlines()
     ]
@@ -119,6 +125,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("sluice", help="the program of that name")
     parser.add_argument(
         "--out", type=pathlib.Path, required=True, help="file of the rows, JSON lines"
     )

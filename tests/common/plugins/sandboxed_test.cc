@@ -131,6 +131,18 @@ TEST_P(SandboxedPluginTest, TheFolderOfItsFileIsAllThatItSeesOfTheMachine) {
   RemoveTree(other).IgnoreError();
 }
 
+TEST_P(SandboxedPluginTest, AFolderThatOnlyItsOwnerReadsIsNamed) {
+  if (geteuid() != 0) GTEST_SKIP() << "the sandboxes of others than root have the same user";
+  StartVerl();
+  EXPECT_EQ(ScoreOf("number 0.5"), 0.5);
+  host_.reset();
+  chmod(folder_.c_str(), 0700);
+  StartVerl();
+  const auto results = host_->Score({{{"completion", "number 1"}}}, absl::Seconds(30));
+  EXPECT_THAT(results.status().message(),
+              HasSubstr("other users than the owner cannot read " + folder_));
+}
+
 TEST_P(SandboxedPluginTest, ItHasNeitherNetworkNorTheSecretsOfTheEnvironment) {
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
