@@ -141,9 +141,10 @@ TEST(Keys, ThePrintedDefaultsMarkWhatIsRefusedAndListWhatThereIs) {
   EXPECT_THAT(text, testing::HasSubstr("# (not in this build) Turns of an episode."));
   EXPECT_THAT(text, testing::HasSubstr("# (not in this build, but for cpu) "));
   EXPECT_THAT(text, testing::HasSubstr("(grpo | dr_grpo | rloo | pool_loo | lite_ppo | maxrl | "));
-  EXPECT_THAT(text, testing::HasSubstr("(required; code | countdown | exact | format | gsm8k | "
-                                       "json_schema | judge | math | multiple_choice | plugin "
-                                       "| regex | text)"));
+  EXPECT_THAT(text,
+              testing::HasSubstr("(required; code | countdown | exact | format | gsm8k | "
+                                 "ifeval | json_schema | judge | math | multiple_choice | plugin "
+                                 "| regex | text)"));
   EXPECT_THAT(
       text,
       testing::HasSubstr(

@@ -131,9 +131,9 @@ const Case kCases[] = {
      "wants token_mean, seq_mean_token_mean"},
     {"a kl that cannot be a loss", "algorithm.loss.kl_kind=k1", kRefused,
      "wants auto, k2, k3, k2+, k3_is"},
-    {"a verifier of a later build", "reward.rewards.0.verifier=ifeval", kRefused,
-     R"("ifeval" is not in this build; use code, countdown, exact, format, gsm8k, json_schema, )"
-     R"(judge, math, multiple_choice, plugin, regex or text)"},
+    {"a verifier that is none", "reward.rewards.0.verifier=ifevl", kRefused,
+     R"(is "ifevl", wants code, countdown, exact, format, gsm8k, ifeval, json_schema, )"
+     R"(judge, math, multiple_choice, plugin, regex, text. Did you mean "ifeval"?)"},
     {"an evaluation that needs a judge",
      "reward.rewards=[{name: q, verifier: judge, args: {judge: strict}}] eval.every_steps=10 "
      "eval.datasets=[{name: digits, path: DIR/rows.jsonl, prompt: digits, answer: digits}]",
