@@ -55,6 +55,8 @@ const std::map<std::string, std::string> kReaders = {
     {"data.train.prompt", kColumns},
     {"data.train.answer", kColumns},
     {"data.train.fields", kColumns},
+    {"data.train.path", kColumns},
+    {"data.train.generator", kColumns},
     {"data.order", kController},
     {"rollout", kRollout},
     {"rollout.group.min", kController},
@@ -80,6 +82,8 @@ const std::map<std::string, std::string> kReaders = {
     {"eval.datasets.prompt", kColumns},
     {"eval.datasets.answer", kColumns},
     {"eval.datasets.fields", kColumns},
+    {"eval.datasets.path", kColumns},
+    {"eval.datasets.generator", kColumns},
     {"eval.datasets.weight", "common/config/rules.cc"},  // Only checked: it must be 1.
     {"resources", kController},
     {"limits", kController},
