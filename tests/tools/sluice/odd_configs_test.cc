@@ -291,9 +291,6 @@ const Case kCases[] = {
     {"a generator of too many rows",
      "data.train=[{name: digits, generator: {kind: sort, rows: 2000000}}]", kRefused,
      "data.train.0.generator.rows is 2000000"},
-    {"a generator that lacks a column",
-     "data.train=[{name: digits, generator: {kind: sort}, prompt: question}]", kRefused,
-     "generator:sort?rows=10000&levels=1&seed=1: row 1: no column \"question\" for field prompt"},
     {"a generator whose answers are held out too",
      "data.train=[{name: digits, generator: {kind: arithmetic}, prompt: answer}] "
      "eval.every_steps=10 "
