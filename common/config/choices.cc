@@ -8,6 +8,7 @@
 #include "common/algorithms/registry.h"
 #include "common/config/fields.h"
 #include "common/config/refused.h"
+#include "common/data/generator.h"
 #include "common/optim/schedule.h"
 #include "common/verifiers/verifier.h"
 #include "sluice/rpc/v1/options.pb.h"
@@ -54,6 +55,8 @@ struct Registry {
   Choices (*choices)();
 };
 const Registry kRegistries[] = {
+    {"data.train.generator.kind", [] { return FromRows(Generators()); }},
+    {"eval.datasets.generator.kind", [] { return FromRows(Generators()); }},
     {"reward.rewards.verifier", [] { return FromRows(Verifiers()); }},
     {"reward.sandbox.tier", Tiers},
     {"algorithm.preset", [] { return FromRows(PresetRows()); }},

@@ -277,14 +277,14 @@ std::optional<Dataset> FileChecker::ReadRows(const std::string& path,
                                              const job::v1::DataSource& source,
                                              bool skip_bad_rows) {
   // A folder may be one that Hugging Face datasets have written.
-  if (!IsThere(source.path())) {
+  if (!source.has_generator() && !IsThere(source.path())) {
     RefuseMissingFile(path + ".path", source.path());
     return std::nullopt;
   }
 
   const std::map<std::string, std::string> fields = ColumnsOf(source);
   absl::StatusOr<Dataset> rows = ReadDataset({.name = source.name(),
-                                              .path = source.path(),
+                                              .path = PathOf(source),
                                               .fields = fields,
                                               .skip_bad_rows = skip_bad_rows,
                                               .first_rows = kRowsLookedAt});
@@ -343,14 +343,14 @@ void FileChecker::CheckPrompts(const std::string& path, const job::v1::DataSourc
     if (!prompt.ok()) {
       if (unusable++ == 0)
         first_unusable =
-            absl::StrCat(source.path(), ":", rows.line(i), ": ", prompt.status().message());
+            absl::StrCat(PathOf(source), ":", rows.line(i), ": ", prompt.status().message());
       continue;
     }
     const int32_t highest = *std::max_element(prompt->tokens.begin(), prompt->tokens.end());
     // A token beyond the vocabulary shows that tokenizer and model do not belong together.
     if (highest >= model_->config.vocab_size) {
       check_.Add(15, model_key(), ": the tokenizer gives the token ", highest, " for ",
-                 source.path(), ":", rows.line(i), ", but the vocabulary of the model has ",
+                 PathOf(source), ":", rows.line(i), ", but the vocabulary of the model has ",
                  model_->config.vocab_size, " tokens; the two do not belong together");
       return;
     }
@@ -407,10 +407,10 @@ void FileChecker::CheckDemonstrations(const std::string& path, const job::v1::Da
 
     const char* const key = spec_.kind() == "dpo" ? ".fields" : ".answer";
     if (spec_.data().order().on_bad_row() == "skip") {
-      check_.WarnIf(true, path + key, ": ", source.path(), ":", rows.line(i), ": ",
+      check_.WarnIf(true, path + key, ": ", PathOf(source), ":", rows.line(i), ": ",
                     answer.message(), "; such rows are left out (data.order.on_bad_row: skip)");
     } else {
-      check_.Add(16, path + key, ": ", source.path(), ":", rows.line(i), ": ", answer.message(),
+      check_.Add(16, path + key, ": ", PathOf(source), ":", rows.line(i), ": ", answer.message(),
                  "; kind ", spec_.kind(),
                  absl::StartsWith(path, "eval.") ? " is evaluated on it" : " trains on it");
     }
@@ -432,7 +432,7 @@ void FileChecker::CheckScores(const std::string& path, const job::v1::DataSource
     answered = answered || row.contains("answer");
     const absl::Status scorable = (*verifier)->CheckRow(row);
     if (!scorable.ok() && unscorable++ == 0)
-      first = absl::StrCat(source.path(), ":", rows.line(i), ": ", scorable.message());
+      first = absl::StrCat(PathOf(source), ":", rows.line(i), ": ", scorable.message());
   }
 
   if (unscorable == 0) return;

@@ -103,7 +103,8 @@ std::string ScalarText(const Message& message, const FieldDescriptor& field, int
     case FieldDescriptor::CPPTYPE_INT32: return absl::StrCat(reflection.GetInt32(message, &field));
     case FieldDescriptor::CPPTYPE_INT64: return absl::StrCat(reflection.GetInt64(message, &field));
     case FieldDescriptor::CPPTYPE_UINT32:
-      return absl::StrCat(reflection.GetUInt32(message, &field));
+      return absl::StrCat(list ? reflection.GetRepeatedUInt32(message, &field, index)
+                               : reflection.GetUInt32(message, &field));
     case FieldDescriptor::CPPTYPE_UINT64: {
       const uint64_t value = reflection.GetUInt64(message, &field);
       return RuleOf(field).unit() == "bytes" ? SizeText(value) : absl::StrCat(value);
@@ -177,7 +178,9 @@ std::optional<double> NumberOf(const Leaf& leaf, int index) {
     case FieldDescriptor::CPPTYPE_INT32: return reflection.GetInt32(*leaf.message, &field);
     case FieldDescriptor::CPPTYPE_INT64:
       return static_cast<double>(reflection.GetInt64(*leaf.message, &field));
-    case FieldDescriptor::CPPTYPE_UINT32: return reflection.GetUInt32(*leaf.message, &field);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return list ? reflection.GetRepeatedUInt32(*leaf.message, &field, index)
+                  : reflection.GetUInt32(*leaf.message, &field);
     case FieldDescriptor::CPPTYPE_UINT64:
       return static_cast<double>(reflection.GetUInt64(*leaf.message, &field));
     default: break;

@@ -17,9 +17,11 @@
 #include "common/checkpoint/layer_matrices.h"
 #include "common/config/algorithm_spec.h"
 #include "common/config/check.h"
+#include "common/config/columns.h"
 #include "common/config/job_file.h"
 #include "common/config/leaves.h"
 #include "common/config/scalar.h"
+#include "common/data/generator.h"
 #include "common/optim/schedule.h"
 #include "common/scoring/job_scorer.h"
 #include "common/verifiers/verifier.h"
@@ -76,10 +78,23 @@ void CheckNoEvalSampling(const job::v1::JobSpec& spec, SpecProblems& check) {
   require(eval.share() == plain.share(), "share");
 }
 
+void CheckGenerators(const google::protobuf::RepeatedPtrField<job::v1::DataSource>& sources,
+                     const std::string& path, SpecProblems& check) {
+  for (int i = 0; i < sources.size(); ++i) {
+    if (!sources[i].has_generator()) continue;
+    const std::string key = absl::StrCat(path, ".", i, ".generator");
+    check.Require(sources[i].path().empty(), key,
+                  "contradicts the path of the source; give one of them");
+    const absl::Status status = CheckGenerator(GeneratorOf(sources[i].generator()));
+    if (!status.ok()) check.Add(10, key, ": ", status.message());
+  }
+}
+
 void CheckEval(const job::v1::JobSpec& spec, SpecProblems& check) {
   const job::v1::Eval& eval = spec.eval();
   // Without evaluation, the other keys do not matter.
   if (eval.every_steps() == 0) return;
+  CheckGenerators(eval.datasets(), "eval.datasets", check);
   // The trainer of the other kinds scores the answers of the rows, and samples none.
   if (spec.kind() != "rl") CheckNoEvalSampling(spec, check);
   check.Require(eval.datasets_size() > 0, "eval.datasets", "is empty, but eval.every_steps is ",
@@ -239,6 +254,7 @@ void CheckSchedule(const job::v1::JobSpec& spec, SpecProblems& check) {
 }
 
 void CheckSources(const job::v1::Data& data, SpecProblems& check) {
+  CheckGenerators(data.train(), "data.train", check);
   CheckNames(data.train(), "data.train", check);
   check.Require(
       absl::c_any_of(data.train(), [](const auto& source) { return source.weight() > 0; }),

@@ -93,12 +93,29 @@ void CheckUnusualKeeping(const job::v1::JobSpec& spec, SpecProblems& check) {
   }
 }
 
+// Tasks of one kind and seed that have a level in common are the same, where they have one place.
+void CheckUnusualGenerators(const job::v1::JobSpec& spec, SpecProblems& check) {
+  for (int i = 0; i < spec.eval().datasets_size() && spec.eval().every_steps() > 0; ++i) {
+    const job::v1::DataSource& held_out = spec.eval().datasets(i);
+    for (int j = 0; j < spec.data().train_size(); ++j) {
+      const job::v1::DataSource& train = spec.data().train(j);
+      if (!held_out.has_generator() || !train.has_generator()) continue;
+      check.WarnIf(held_out.generator().kind() == train.generator().kind() &&
+                       held_out.generator().seed() == train.generator().seed(),
+                   absl::StrCat("eval.datasets.", i, ".generator"), "makes tasks that data.train.",
+                   j, " is trained on, since both have the seed ", train.generator().seed(),
+                   "; give it another one");
+    }
+  }
+}
+
 }  // namespace
 
 void CheckUnusual(const job::v1::JobSpec& spec, SpecProblems* problems) {
   CheckUnusualTraining(spec, *problems);
   if (spec.kind() == "rl") CheckUnusualSampling(spec, *problems);
   CheckUnusualKeeping(spec, *problems);
+  CheckUnusualGenerators(spec, *problems);
 }
 
 }  // namespace sluice::config

@@ -95,6 +95,12 @@ void CheckLeaf(const Leaf& leaf, SpecProblems* problems) {
     CheckWord(leaf, reflection.GetString(*leaf.message, &field), problems);
 }
 
+// Whether this is the path of a data source whose generator takes its place.
+bool IsMadePath(const Leaf& leaf) {
+  if (leaf.rule_path != "data.train.path" && leaf.rule_path != "eval.datasets.path") return false;
+  return static_cast<const job::v1::DataSource*>(leaf.message)->has_generator();
+}
+
 }  // namespace
 
 void CheckMessage(const google::protobuf::Message& message, SpecProblems* problems) {
@@ -110,7 +116,7 @@ void CheckValues(const job::v1::JobSpec& spec, SpecProblems* problems) {
         !sampled && (block == "rollout" || block == "reward" || block == "algorithm");
     // Rewards are required, but for a job that does not learn from them.
     const bool optional = unrewarded && leaf.path == "reward.rewards" && !IsSet(leaf);
-    if (!unused && !optional) CheckLeaf(leaf, problems);
+    if (!unused && !optional && !IsMadePath(leaf)) CheckLeaf(leaf, problems);
   });
 }
 

@@ -14,6 +14,7 @@
 #include "common/base/status.h"
 #include "common/data/columnar.h"
 #include "common/data/dataset_builder.h"
+#include "common/data/generator.h"
 #include "nlohmann/json.hpp"
 
 namespace sluice {
@@ -54,6 +55,7 @@ absl::StatusOr<Dataset> ReadColumns(const Dataset::Options& options, ColumnarFor
   for (const std::string& file : files) {
     const absl::StatusOr<int> fd = OpenToRead(file);
     if (!fd.ok()) return Annotate(fd.status(), source);
+    const std::string before = absl::StrCat(file, ": row ");
     uint64_t number = 0;
     absl::Status added;
     const ColumnarQuery query{
@@ -63,8 +65,7 @@ absl::StatusOr<Dataset> ReadColumns(const Dataset::Options& options, ColumnarFor
         .names = [&](std::vector<std::string> names) { builder.SetColumns(std::move(names)); },
         .take =
             [&](const json& row) {
-              ++number;
-              added = builder.Add(row, absl::StrCat(file, ": row ", number), number);
+              added = builder.Add(row, {before, ++number});
               return added.ok() && !builder.full();
             }};
     SLUICE_RETURN_IF_ERROR(Annotate(ReadColumnar(query), absl::StrCat(source, ": ", file)));
@@ -126,7 +127,28 @@ absl::StatusOr<Dataset> ReadFolder(const Dataset::Options& options) {
   return ReadColumns(options, ColumnarFormat::kArrow, files);
 }
 
+// Makes the rows of a generator. Its columns are fields of the same names, unless `options` maps
+// others to these.
+absl::StatusOr<Dataset> ReadGenerated(const Dataset::Options& options) {
+  const absl::StatusOr<GeneratorSpec> spec = ParseGenerator(options.path);
+  if (!spec.ok()) return Annotate(spec.status(), absl::StrCat("data source ", options.name));
+
+  Dataset::Options all = options;
+  all.fields.try_emplace("level", "level");
+  for (const GeneratorRow& row : Generators()) {
+    if (row.name != spec->kind) continue;
+    for (const std::string& column : row.columns) all.fields.try_emplace(column, column);
+  }
+  DatasetBuilder builder(all);
+  const std::string before = absl::StrCat(options.path, ": row ");
+  for (uint64_t i = 0; i < spec->rows && !builder.full(); ++i)
+    SLUICE_RETURN_IF_ERROR(builder.Add(GenerateRow(*spec, i), {before, i + 1}));
+  return std::move(builder).Finish();
+}
+
 }  // namespace
+
+std::string RowPlace::ToString() const { return absl::StrCat(before, number); }
 
 absl::string_view Dataset::json(uint64_t row) const {
   const uint64_t begin = row == 0 ? 0 : ends_[row - 1];
@@ -139,6 +161,7 @@ absl::StatusOr<Dataset> ReadDataset(const Dataset::Options& options) {
                  absl::StrCat("data source ", options.name,
                               " maps no column to prompt; name the column of the prompts"));
   }
+  if (IsGeneratorText(options.path)) return ReadGenerated(options);
   std::error_code error;
   if (fs::is_directory(options.path, error)) return ReadFolder(options);
   if (absl::EndsWith(options.path, ".parquet"))

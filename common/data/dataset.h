@@ -12,14 +12,24 @@
 
 namespace sluice {
 
+// Where a row stands: the line of a file of JSON lines, or the number of a row in a file of columns
+// or of a generator.
+struct RowPlace {
+  absl::string_view before;  // The text before the number: "FILE:", or "FILE: row ".
+  uint64_t number = 0;       // Counts from 1.
+
+  std::string ToString() const;
+};
+
 // The rows of one file. Each is the JSON text of its mapped fields, with sorted keys:
 // {"answer":"..","prompt":".."}.
 //
 // Immutable once it is read, so thread-safe.
 class Dataset {
  public:
-  static constexpr uint64_t kMaxRowBytes = 1 << 20;   // Limit of the JSON of a row's fields.
-  static constexpr uint64_t kMaxHeadBytes = 4 << 20;  // Limit of what first_rows reads.
+  static constexpr uint64_t kMaxRowBytes = 1 << 20;    // Limit of the JSON of a row's fields.
+  static constexpr uint64_t kMaxHeadBytes = 4 << 20;   // Limit of what first_rows reads.
+  static constexpr uint64_t kMaxLineBytes = 64 << 20;  // Limit of a line, with all its columns.
   // Nesting of lists and objects in a line, with the row itself.
   static constexpr size_t kMaxDepth = 64;
 
@@ -41,6 +51,14 @@ class Dataset {
     // Says why no answer to a mapped row could be scored, or OK. Rows with an error are set aside
     // and counted. May be empty: then all rows count as scorable.
     std::function<absl::Status(const nlohmann::json& row)> check_scorable;
+    // Gets each mapped row and its JSON text instead of the data set, which stays empty, so that
+    // memory does not grow with the file. May be empty. If it is set, a file without rows is no
+    // error.
+    std::function<void(const nlohmann::json& row, const std::string& json, const RowPlace& place)>
+        visit_row;
+    // Gets what is wrong with each bad row, beginning with its place; no bad row is an error then.
+    // May be empty.
+    std::function<void(const std::string& wrong)> visit_bad_row;
   };
 
   uint64_t rows() const { return ends_.size(); }
@@ -72,7 +90,8 @@ class Dataset {
 absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options);
 
 // Reads `options.path`: a file of Parquet (.parquet) or Arrow (.arrow), a folder that save_to_disk
-// of Hugging Face datasets has written, or else JSON lines.
+// of Hugging Face datasets has written, or else JSON lines. A path "generator:.." stands for the
+// tasks of a generator (generator.h), which have all its columns as fields.
 // INVALID_ARGUMENT BAD_ROW (SLUICE-DATA-0001): a row is bad; names file, line and column, what was
 // found and what was wanted.
 // INVALID_ARGUMENT NO_ROWS: the file has no rows.

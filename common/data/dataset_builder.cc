@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/base/json_depth.h"
 #include "common/base/json_excerpt.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
@@ -96,35 +97,50 @@ std::string DatasetBuilder::Map(const json& row, json* out, std::string* text) {
                         Dataset::kMaxRowBytes);
   }
 
+  // Lines were checked before they were parsed. Files of columns have limits of their libraries,
+  // which are higher.
+  if (const size_t depth = JsonDepth(*text); depth > Dataset::kMaxDepth) {
+    return absl::StrCat("lists and objects are nested ", depth, " deep; the limit is ",
+                        Dataset::kMaxDepth);
+  }
+
   for (const auto& [name, value] : mapped.items()) seen_.insert(name);
   has_good_row_ = true;
   *out = std::move(mapped);
   return "";
 }
 
-absl::Status DatasetBuilder::Add(const json& row, const std::string& place, uint64_t number) {
+absl::Status DatasetBuilder::Add(const json& row, const RowPlace& place) {
   json mapped;
   std::string text;
   const std::string wrong = Map(row, &mapped, &text);
-  if (!wrong.empty()) return AddBad(absl::StrCat(place, ": ", wrong));
+  if (!wrong.empty()) return AddBad(absl::StrCat(place.ToString(), ": ", wrong));
+  if (options_.visit_row) {
+    options_.visit_row(mapped, text, place);
+    return absl::OkStatus();
+  }
   const absl::Status scorable =
       options_.check_scorable ? options_.check_scorable(mapped) : absl::OkStatus();
   if (!scorable.ok()) {
     if (dataset_.set_aside_++ == 0)
-      dataset_.first_set_aside_ = absl::StrCat(place, ": ", scorable.message());
+      dataset_.first_set_aside_ = absl::StrCat(place.ToString(), ": ", scorable.message());
     return absl::OkStatus();
   }
   if (dataset_.text_.size() + text.size() > kMostBytes) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(place, ": the rows take more than ", kMostBytes, " bytes"));
+        absl::StrCat(place.ToString(), ": the rows take more than ", kMostBytes, " bytes"));
   }
   dataset_.text_ += text;
   dataset_.ends_.push_back(dataset_.text_.size());
-  if (options_.first_rows > 0) dataset_.lines_.push_back(number);
+  if (options_.first_rows > 0) dataset_.lines_.push_back(place.number);
   return absl::OkStatus();
 }
 
 absl::Status DatasetBuilder::AddBad(const std::string& wrong) {
+  if (options_.visit_bad_row) {
+    options_.visit_bad_row(wrong);
+    return absl::OkStatus();
+  }
   if (!options_.skip_bad_rows) {
     return ErrorWith(
         absl::StatusCode::kInvalidArgument,
@@ -142,7 +158,7 @@ bool DatasetBuilder::full() const {
 }
 
 absl::StatusOr<Dataset> DatasetBuilder::Finish() && {
-  if (dataset_.rows() == 0) return NoRows(options_, dataset_);
+  if (dataset_.rows() == 0 && !options_.visit_row) return NoRows(options_, dataset_);
   return std::move(dataset_);
 }
 

@@ -17,10 +17,9 @@ class DatasetBuilder {
   // `options` outlives the builder.
   explicit DatasetBuilder(const Dataset::Options& options) : options_(options) {}
 
-  // Maps a row and adds it. `place` says where in the file it stands, for messages, and `number`
-  // counts lines or rows from 1.
+  // Maps a row and adds it.
   // INVALID_ARGUMENT BAD_ROW: the row is bad, and options.skip_bad_rows is off.
-  absl::Status Add(const nlohmann::json& row, const std::string& place, uint64_t number);
+  absl::Status Add(const nlohmann::json& row, const RowPlace& place);
   // Counts a row that could not be read at all; `wrong` says where it stands and why.
   absl::Status AddBad(const std::string& wrong);
   // The names of all columns of the file, for messages; else the rows' own are used.

@@ -5,6 +5,7 @@
 #include "common/verifiers/exact.h"
 #include "common/verifiers/format.h"
 #include "common/verifiers/gsm8k.h"
+#include "common/verifiers/ifeval.h"
 #include "common/verifiers/json_schema.h"
 #include "common/verifiers/judge.h"
 #include "common/verifiers/math.h"
@@ -34,6 +35,8 @@ const std::vector<VerifierRow>& Verifiers() {
       {"exact", "1 if the answer equals the gold (the reference answer)", Pure<MakeExact>},
       {"format", "1 if the answer has the given tags, each once and in order", Pure<MakeFormat>},
       {"gsm8k", "1 if the number after #### equals the gold's number", Pure<MakeGsm8k>},
+      {"ifeval", "1 if the answer follows the row's instructions, as IFEval checks them",
+       Pure<MakeIfeval>},
       {"json_schema", "1 if the answer is JSON that a schema accepts", Pure<MakeJsonSchema>},
       {"judge", "the grade that a language model of the operator gives", MakeJudge},
       {"math", "1 if the answer equals the gold as mathematics", Pure<MakeMath>},

@@ -55,7 +55,7 @@ void AddSources(const JobSpec& spec, queue::v1::QueueSpec* queue) {
   for (const job::v1::DataSource& train : spec.data().train()) {
     queue::v1::Source& source = *queue->add_sources();
     source.set_name(train.name());
-    source.set_path(train.path());
+    source.set_path(PathOf(train));
     source.set_weight(train.weight());
     const std::map<std::string, std::string> columns = ColumnsOf(train);
     source.mutable_fields()->insert(columns.begin(), columns.end());

@@ -28,7 +28,7 @@ absl::StatusOr<std::vector<std::string>> CheckData(const job::v1::JobSpec& spec,
   std::vector<std::string> remarks;
   for (const job::v1::DataSource& source : spec.data().train()) {
     Dataset::Options options{.name = source.name(),
-                             .path = source.path(),
+                             .path = PathOf(source),
                              .fields = ColumnsOf(source),
                              .skip_bad_rows = spec.data().order().on_bad_row() == "skip"};
     // check_scorable becomes a part of `options`, so it works with a copy.

@@ -18,7 +18,7 @@ absl::StatusOr<EvalSpec> ReadEval(const job::v1::JobSpec& spec) {
   for (const job::v1::DataSource& source : spec.eval().datasets()) {
     EvalSpec::Dataset& dataset = read.datasets.emplace_back();
     dataset.name = source.name();
-    dataset.path = source.path();
+    dataset.path = PathOf(source);
     if (source.has_format() && source.format() != "none") dataset.format = source.format();
     dataset.fields = ColumnsOf(source);
   }

@@ -19,7 +19,7 @@ template <typename Sources>
 std::vector<JobConfig::Source> SourcesOf(const Sources& from) {
   std::vector<JobConfig::Source> sources;
   for (const job::v1::DataSource& source : from)
-    sources.push_back({source.name(), source.format(), ColumnsOf(source), source.path()});
+    sources.push_back({source.name(), source.format(), ColumnsOf(source), PathOf(source)});
   return sources;
 }
 

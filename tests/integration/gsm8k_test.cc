@@ -46,6 +46,25 @@ TEST(Gsm8kTest, TheExampleTrainsOnRealQuestionsAndDropsThoseTooLong) {
       << "three steps changed no weight";
 }
 
+TEST(GeneratedDataTest, TheExampleWithMathematicsTrainsOnTasksThatAreMadeForIt) {
+  SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny/model.safetensors");
+  Cluster cluster;
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  const auto job =
+      Job::Submit(&cluster, SLUICE_SOURCE_DIR "/configs/examples/math.yaml",
+                  {absl::StrCat("model.path=", testing_data::Path("models/qwen3-tiny")),
+                   absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
+  ASSERT_EQ(job.status(), absl::OkStatus());
+
+  const auto end = (*job)->AwaitEnd(absl::Minutes(2));
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_EQ(end->result().steps(), 3);
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
+  // Each answer was scored, right or wrong.
+  EXPECT_EQ(end->result().ledger().dropped().at("unscorable"), 0) << Text(*end);
+}
+
 // A checkpoint of a bf16 model, in the format that transformers loads, has bit for bit the weights
 // that the engines were given.
 TEST(Gsm8kTest, CheckpointsOfABf16ModelHoldThePublishedWeights) {

@@ -76,6 +76,24 @@ TEST_F(JudgeTest, AJobTrainsOnWhatItsJudgeSaysAndItsFaultsLoseNoAnswer) {
   }
 }
 
+TEST_F(JudgeTest, TheExampleTrainsOnTheGradesOfItsJudge) {
+  std::atomic<int> calls = 0;
+  JudgeServer server([&](const JudgeServer::Call& call) {
+    ++calls;
+    return JudgeServer::Says(absl::StrCat(
+        "{\"score\": ", call.body["messages"][1]["content"].get<std::string>().size() % 11, "}"));
+  });
+  ASSERT_NO_FATAL_FAILURE(StartFleet(server));
+  const auto job = Job::Submit(cluster_.get(), SLUICE_SOURCE_DIR "/configs/examples/judge.yaml",
+                               {"limits.max_steps=2", "queue.groups_per_step=4",
+                                absl::StrCat("checkpoint.dir=", cluster_->dir(), "/checkpoints")});
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  const auto end = (*job)->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_GE(calls, 2 * 4 * 4);
+}
+
 // Grades the steps of an answer, each by its place.
 JudgeServer::Reply GradeSteps(const JudgeServer::Call& call) {
   const std::string system = call.body["messages"][0]["content"];

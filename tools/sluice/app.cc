@@ -18,6 +18,7 @@ constexpr const char* kGroups[][2] = {
     {"queue", "show and check what the queue holds for a job"},
     {"weights", "show and check the weight versions of a job"},
     {"reward", "score answers by hand"},
+    {"data", "check the rows of a job's data"},
     {"ckpt", "create and check model directories and checkpoints"},
     {"config", "check and print job files"},
     {"context", "name fleets, so that commands find them"},
@@ -44,12 +45,12 @@ SluiceApp::SluiceApp()
     groups[name] = app_.add_subcommand(name, summary)->require_subcommand(0, 1);
   }
   for (const std::vector<Command>& table :
-       {FleetCommands(),     JobCommands(),    ControlCommands(), DaemonCommands(),
-        StepsCommands(),     ReportCommands(), LogsCommands(),    QueueCommands(),
-        EvalCommands(),      RewardCommands(), CkptCommands(),    LocalCommands(),
-        PlanCommands(),      PkiCommands(),    MetaCommands(),    DoctorCommands(),
-        ExplainCommands(),   TopCommands(),    ContextCommands(), CompletionCommands(),
-        BugReportCommands(), WeightsCommands()}) {
+       {FleetCommands(),     JobCommands(),     ControlCommands(), DaemonCommands(),
+        StepsCommands(),     ReportCommands(),  LogsCommands(),    QueueCommands(),
+        EvalCommands(),      RewardCommands(),  CkptCommands(),    LocalCommands(),
+        PlanCommands(),      PkiCommands(),     MetaCommands(),    DoctorCommands(),
+        ExplainCommands(),   TopCommands(),     ContextCommands(), CompletionCommands(),
+        BugReportCommands(), WeightsCommands(), DataCommands()}) {
     for (const Command& command : table) {
       CLI::App* parent = *command.group == '\0' ? &app_ : groups.at(command.group);
       CLI::App* sub = parent->add_subcommand(command.name, command.summary);

@@ -35,6 +35,7 @@ std::vector<Command> QueueCommands();       // queue
 std::vector<Command> WeightsCommands();     // weights
 std::vector<Command> EvalCommands();        // eval
 std::vector<Command> RewardCommands();      // reward
+std::vector<Command> DataCommands();        // data
 std::vector<Command> CkptCommands();        // ckpt
 std::vector<Command> LocalCommands();       // config, version
 std::vector<Command> PlanCommands();        // plan

@@ -63,7 +63,8 @@ absl::StatusOr<FleetOptions> MakeFleetOptions(const DevOptions& options) {
                      .trainers = options.trainers,
                      .http = options.http,
                      .fixed_ports = !options.free_ports,
-                     .insecure = options.insecure};
+                     .insecure = options.insecure,
+                     .judges = options.judges};
   if (!options.threads.empty()) {
     SLUICE_ASSIGN_OR_RETURN(fleet.threads, ParseThreads(options.threads));
   }
@@ -123,6 +124,7 @@ ExitCode DevUp(const DevOptions& options) {
   if (options.http) child.argv.push_back("--http");
   if (options.free_ports) child.argv.push_back("--free-ports");
   if (options.insecure) child.argv.push_back("--insecure-loopback");
+  if (!options.judges.empty()) child.argv.insert(child.argv.end(), {"--judges", options.judges});
   child.stderr_path = log;
   child.dies_with_parent = false;
   child.own_session = true;

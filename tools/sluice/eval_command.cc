@@ -17,6 +17,7 @@
 #include "common/cores/usable_cores.h"
 #include "common/verifiers/verifier.h"
 #include "services/rollout/core/eval/eval.h"
+#include "tools/sluice/column_flags.h"
 #include "tools/sluice/commands.h"
 #include "tools/sluice/eval_job.h"
 #include "tools/sluice/options.h"
@@ -30,8 +31,8 @@ struct EvalFlags {
   EvalOptions options;
   double pass_score = 1;  // An answer passes if its score is at least this.
   std::string model, server;
-  std::string verifier, args = "{}", prompt = "prompt", answer = "answer", output;
-  std::vector<std::string> fields;
+  ColumnFlags columns;
+  std::string verifier, args = "{}", output;
   std::optional<uint64_t> init_seed;
 };
 
@@ -90,23 +91,6 @@ absl::Status UseModelOfJob(EvalFlags& flags) {
   return absl::OkStatus();
 }
 
-// Returns which column each field of a row comes from.
-absl::StatusOr<std::map<std::string, std::string>> ParseFields(const EvalFlags& flags) {
-  std::map<std::string, std::string> fields = {{"prompt", flags.prompt}, {"answer", flags.answer}};
-  for (const std::string& field : flags.fields) {
-    const std::pair<std::string, std::string> halves =
-        absl::StrSplit(field, absl::MaxSplits('=', 1));
-    if (halves.first.empty() || halves.second.empty())
-      return absl::InvalidArgumentError(
-          absl::StrCat("--field is '", field, "'; wanted: NAME=COLUMN"));
-    if (!fields.insert(halves).second)
-      return absl::InvalidArgumentError(absl::StrCat("--field ", field, ": the field ",
-                                                     halves.first, " has a column already, ",
-                                                     fields[halves.first]));
-  }
-  return fields;
-}
-
 ExitCode RunEval(EvalFlags& flags) {
   EvalOptions& options = flags.options;
   options.engine.model_path = flags.model;
@@ -122,7 +106,7 @@ ExitCode RunEval(EvalFlags& flags) {
         "every k; give --temperature, or leave out --samples")));
   }
 
-  absl::StatusOr<std::map<std::string, std::string>> fields = ParseFields(flags);
+  absl::StatusOr<std::map<std::string, std::string>> fields = FieldsOf(flags.columns);
   if (!fields.ok()) return Complain(fields.status());
   options.fields = *std::move(fields);
 
@@ -216,12 +200,7 @@ std::vector<Command> EvalCommands() {
              ->required();
          app->add_option("--args", f->args, "the verifier's settings, a JSON object")
              ->capture_default_str();
-         app->add_option("--prompt", f->prompt, "the column with the prompt")
-             ->capture_default_str();
-         app->add_option("--answer", f->answer, "the column with the answer")
-             ->capture_default_str();
-         app->add_option("--field", f->fields, "NAME=COLUMN, a further field; may be repeated")
-             ->allow_extra_args(false);
+         AddColumnFlags(app, &f->columns);
          app->add_option("--format", o.format,
                          "the prompt's text where there is no chat template, as in '{prompt}='");
          app->add_option("--chat-template", o.chat_template, "model, none or a file")

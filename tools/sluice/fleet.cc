@@ -142,6 +142,8 @@ std::vector<DaemonSpec> FleetSpecs(const FleetOptions& options, const CorePlan& 
       spec.args.insert(spec.args.end(), {"--http", LoopbackAddress(options, port + 2)});
     // The fleet is its user's own, who may run programs here anyway.
     if (role == "reward") spec.args.insert(spec.args.end(), {"--plugins", "unconfined"});
+    if (role == "reward" && !options.judges.empty())
+      spec.args.insert(spec.args.end(), {"--judges", options.judges});
     specs.push_back(std::move(spec));
   };
   // Each role gets a block of ten ports, and each daemon three of them. A role with more than three

@@ -32,6 +32,7 @@ struct FleetOptions {
   bool http = false;
   bool fixed_ports = false;  // Ports from 7400 up, instead of any free ones.
   bool insecure = false;     // Without certificates.
+  std::string judges;        // File of the judges that jobs may ask; empty: there are none.
   int cores = 0;             // Cores to share among the daemons; 0: all that this process may use.
 };
 

@@ -1,5 +1,7 @@
 // Commands that run daemons on this machine.
 
+#include <filesystem>
+
 #include "absl/strings/str_cat.h"
 #include "tools/sluice/commands.h"
 #include "tools/sluice/dev.h"
@@ -53,6 +55,18 @@ void AddThreads(CLI::App* app, std::string* threads) {
       ->check(CLI::Validator(check, "N|ROLE=N,..", "threads"));
 }
 
+// The daemons work in folders of their own, so the path is made absolute.
+void AddJudges(CLI::App* app, std::string* judges) {
+  app->add_option_function<std::string>(
+         "--judges",
+         [judges](const std::string& path) {
+           *judges = std::filesystem::absolute(path).lexically_normal().string();
+         },
+         "a file of judges that jobs may ask, such as configs/judges.yaml")
+      ->check(CLI::ExistingFile)
+      ->type_name("FILE");
+}
+
 void AddCounts(CLI::App* app, Dev* dev) {
   app->add_option("--rollouts", dev->options.rollouts, "rollout daemons")
       ->check(CLI::Range(1, 64))
@@ -72,6 +86,7 @@ void AddCounts(CLI::App* app, Dev* dev) {
   app->add_flag("--http", dev->options.http,
                 "rollouts serve the OpenAI-compatible API: rollout-0 on 127.0.0.1:7422, each "
                 "further one three ports higher");
+  AddJudges(app, &dev->options.judges);
 }
 
 }  // namespace
@@ -99,6 +114,7 @@ std::vector<Command> FleetCommands() {
          AddThreads(app, &o->threads);
          app->add_flag("--insecure-loopback", o->insecure,
                        "no certificates: every process of this machine may call the daemons");
+         AddJudges(app, &o->judges);
          app->add_flag("-q,--quiet", o->quiet, "print no progress");
          AddFormats(app, &o->output);
          return [o] { return RunJob(*o); };

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/config/columns.h"
 #include "common/rpc/convert.h"
 #include "sluice/job/v1/job.pb.h"
 #include "tools/sluice/client.h"
@@ -82,7 +83,7 @@ std::string JobText(const JobStatus& job, const std::string& output, absl::TimeZ
                              {"model", model},
                              {"checkpoints", spec.checkpoint().dir()}});
     for (const job::v1::DataSource& source : spec.data().train())
-      rows.push_back({"data", absl::StrCat(source.name(), ": ", source.path())});
+      rows.push_back({"data", absl::StrCat(source.name(), ": ", PathOf(source))});
   }
   return Table(rows);
 }

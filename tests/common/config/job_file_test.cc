@@ -405,7 +405,8 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
       {"data.train=[]", "data.train is missing: The data sources; at least one."},
       {"algorithm.preset=sync_grp", "Did you mean \"sync_grpo\"?"},
       {"reward.rewards.0.verifier=exakt",
-       "is \"exakt\", wants code, countdown, exact, format, gsm8k, json_schema, judge, math, "
+       "is \"exakt\", wants code, countdown, exact, format, gsm8k, ifeval, json_schema, judge, "
+       "math, "
        "multiple_choice, plugin, regex, text. Did you mean \"exact\"?"},
       {"reward.rewards.0.args={nonsense: 1}", "reward.rewards.0.args: "},
       {"reward.rewards.0.granularity=group", "scores each answer by itself"},
@@ -589,8 +590,7 @@ TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
                           "weights.verify=full",
                           "weights.allow_unverified=true",
                           "resources.device=cuda",
-                          "resources.queue=2",
-                          "reward.rewards.0.verifier=ifeval"}) {
+                          "resources.queue=2"}) {
     const JobFile file = Parse(kMinimal, {set});
     ASSERT_EQ(file.problems.size(), 1u) << set << ": " << absl::StrJoin(ProblemLines(file), " | ");
     EXPECT_EQ(file.problems[0].number, 13) << file.problems[0].ToString();

@@ -55,6 +55,8 @@ const std::map<std::string, std::string> kReaders = {
     {"data.train.prompt", kColumns},
     {"data.train.answer", kColumns},
     {"data.train.fields", kColumns},
+    {"data.train.path", kColumns},
+    {"data.train.generator", kColumns},
     {"data.order", kController},
     {"rollout", kRollout},
     {"rollout.group.min", kController},
@@ -80,6 +82,8 @@ const std::map<std::string, std::string> kReaders = {
     {"eval.datasets.prompt", kColumns},
     {"eval.datasets.answer", kColumns},
     {"eval.datasets.fields", kColumns},
+    {"eval.datasets.path", kColumns},
+    {"eval.datasets.generator", kColumns},
     {"eval.datasets.weight", "common/config/rules.cc"},  // Only checked: it must be 1.
     {"resources", kController},
     {"limits", kController},
@@ -141,9 +145,10 @@ TEST(Keys, ThePrintedDefaultsMarkWhatIsRefusedAndListWhatThereIs) {
   EXPECT_THAT(text, testing::HasSubstr("# (not in this build) Turns of an episode."));
   EXPECT_THAT(text, testing::HasSubstr("# (not in this build, but for cpu) "));
   EXPECT_THAT(text, testing::HasSubstr("(grpo | dr_grpo | rloo | pool_loo | lite_ppo | maxrl | "));
-  EXPECT_THAT(text, testing::HasSubstr("(required; code | countdown | exact | format | gsm8k | "
-                                       "json_schema | judge | math | multiple_choice | plugin "
-                                       "| regex | text)"));
+  EXPECT_THAT(text,
+              testing::HasSubstr("(required; code | countdown | exact | format | gsm8k | "
+                                 "ifeval | json_schema | judge | math | multiple_choice | plugin "
+                                 "| regex | text)"));
   EXPECT_THAT(
       text,
       testing::HasSubstr(

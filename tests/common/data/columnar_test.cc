@@ -188,6 +188,39 @@ TEST_F(ColumnarTest, WhatJsonHasNoFormForIsRefusedByColumn) {
   EXPECT_TRUE(Read(Path("bytes.parquet"), {{"prompt", "prompt"}}).ok());
 }
 
+TEST_F(ColumnarTest, ARowThatNestsMoreDeeplyThanALineMayIsABadRow) {
+  Python(
+      "t, v = pa.int32(), 1\n"
+      "for i in range(70): t, v = pa.struct([('x', t)]), dict(x=v)\n"
+      "pq.write_table(pa.table(dict(prompt=['p', 'q'], deep=pa.array([None, v], t))), "
+      "'deep.parquet')\n");
+  const auto read = Read(Path("deep.parquet"), {{"prompt", "prompt"}, {"deep", "deep"}});
+  EXPECT_EQ(ReasonOf(read.status()), "BAD_ROW");
+  EXPECT_THAT(
+      std::string(read.status().message()),
+      HasSubstr("deep.parquet: row 2: lists and objects are nested 71 deep; the limit is "));
+}
+
+// Writes the end of a Parquet file by hand, because pyarrow itself would overflow its stack.
+TEST_F(ColumnarTest, ASchemaThatNestsAHundredThousandDeepIsRefused) {
+  Python(
+      "import struct\n"
+      "def num(n): return bytes([n & 127 | 128]) + num(n >> 7) if n > 127 else bytes([n])\n"
+      "def i32(step, n): return bytes([step << 4 | 5]) + num(2 * n)\n"
+      "def text(step, t): return bytes([step << 4 | 8]) + num(len(t)) + t\n"
+      "def structs(s): return bytes([0x19, 0xFC]) + num(len(s)) + b''.join(s)\n"
+      "root = text(4, b'schema') + i32(1, 1) + b'\\0'\n"
+      "group = i32(3, 1) + text(1, b'prompt') + i32(1, 1) + b'\\0'\n"
+      "leaf = i32(1, 6) + i32(2, 1) + text(1, b'x') + b'\\0'\n"
+      "end = i32(1, 1) + structs([root] + [group] * 100000 + [leaf]) + b'\\x16\\0' + structs([]) "
+      "+ b'\\0'\n"
+      "with open('deep.parquet', 'wb') as f:\n"
+      "  f.write(b'PAR1' + end + struct.pack('<I', len(end)) + b'PAR1')\n");
+  const auto read = Read(Path("deep.parquet"), {{"prompt", "prompt"}});
+  EXPECT_EQ(read.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(read.status().message()), HasSubstr("schema too deeply nested"));
+}
+
 TEST_F(ColumnarTest, ABadRowIsNamedByItsNumberAndAMissingColumnWithThoseThatAreThere) {
   Python(
       "rows = [dict(prompt='p', gold=dict(a='1')), dict(prompt='q', gold=None)]\n"

@@ -99,6 +99,49 @@ TEST_F(JsonlTest, ARowAboveTheLimitIsRefusedWithBothNumbers) {
   EXPECT_THAT(std::string(data.status().message()), HasSubstr("the limit is 1048576"));
 }
 
+TEST_F(JsonlTest, ALineAboveTheLimitIsABadRowAndTheNextOnesAreRead) {
+  const std::string long_line = "{\"q\": \"" + std::string(Dataset::kMaxLineBytes, 'x') + "\"}\n";
+  const auto data = Read("{\"q\": 1}\n" + long_line + "{\"q\": 3}", {{"prompt", "q"}}, true);
+  ASSERT_TRUE(data.ok()) << data.status();
+
+  EXPECT_EQ(data->rows(), 2u);
+  EXPECT_EQ(data->skipped(), 1u);
+  EXPECT_THAT(data->first_skipped(), HasSubstr(".jsonl:2:1: the line has more than 67108864"));
+}
+
+TEST_F(JsonlTest, ALineAcrossPiecesOfTheFileIsWhole) {
+  // Lines of 7 to 17 bytes, of which many lie across the end of a piece of 1 MiB.
+  std::string text;
+  uint64_t rows = 0;
+  for (; text.size() < (3u << 20); ++rows) absl::StrAppend(&text, "{\"q\":", rows, "}\n");
+  const auto data = Read(text);
+  ASSERT_TRUE(data.ok()) << data.status();
+  ASSERT_EQ(data->rows(), rows);
+  for (uint64_t i = 0; i < rows; ++i)
+    ASSERT_EQ(data->json(i), absl::StrCat("{\"prompt\":", i, "}"));
+}
+
+TEST_F(JsonlTest, AVisitorGetsGoodRowsAndBadOnesAndNothingIsKept) {
+  const std::string path = testing_data::TempPath("rows.jsonl");
+  ASSERT_TRUE(WriteFileAtomic(path, "{\"q\": 1}\nbroken\n\n{\"q\": 2}\n{}\n").ok());
+  std::vector<std::string> rows, bad;
+  const auto data =
+      ReadDataset({.name = "rows",
+                   .path = path,
+                   .fields = {{"prompt", "q"}},
+                   .visit_row =
+                       [&](const nlohmann::json&, const std::string& text, const RowPlace& place) {
+                         rows.push_back(absl::StrCat(place.ToString(), " ", text));
+                       },
+                   .visit_bad_row = [&](const std::string& wrong) { bad.push_back(wrong); }});
+  ASSERT_TRUE(data.ok()) << data.status();
+
+  EXPECT_EQ(data->rows(), 0u);
+  EXPECT_THAT(rows, testing::ElementsAre(absl::StrCat(path, ":1 {\"prompt\":1}"),
+                                         absl::StrCat(path, ":4 {\"prompt\":2}")));
+  EXPECT_THAT(bad, testing::ElementsAre(HasSubstr(".jsonl:2:"), HasSubstr(".jsonl:5: no column")));
+}
+
 TEST_F(JsonlTest, AnAnswerMayBeAbsentFromAllRowsButNotFromSome) {
   const std::map<std::string, std::string> fields = {{"prompt", "prompt"}, {"answer", "answer"}};
   EXPECT_TRUE(Read("{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n", fields).ok());

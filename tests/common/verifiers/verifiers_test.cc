@@ -186,7 +186,7 @@ TEST(TextTest, AnArgumentWithAWrongValueIsNamedWithItAndNotCalledMissing) {
 
 TEST(RegistryTest, UnknownNamesAndArgumentsAreRefusedWithTheKnownOnes) {
   EXPECT_THAT(std::string(MakeVerifier("gsm", {}).status().message()),
-              HasSubstr("code, countdown, exact, format, gsm8k, json_schema, judge, math, "
+              HasSubstr("code, countdown, exact, format, gsm8k, ifeval, json_schema, judge, math, "
                         "multiple_choice, plugin, regex, text"));
   EXPECT_THAT(std::string(MakeVerifier("exact", {{"trimm", true}}).status().message()),
               HasSubstr("args.trimm is unknown; the known ones are: trim, ignore_case"));
@@ -203,6 +203,7 @@ TEST(RegistryTest, HostileTextsGetAFiniteScoreInRangeFromEveryVerifier) {
       {"countdown", {{{"use", "subset"}, {"valid", 0.5}}}},
       {"exact", {Json::object()}},
       {"format", {{{"tags", "answer"}}}},
+      {"ifeval", {Json::object(), {{"mode", "loose"}, {"score", "fraction"}}}},
       {"json_schema", {{{"schema", {{"type", "object"}}}}}},
       {"multiple_choice", {Json::object()}},
       {"regex", {{{"pattern", "(#+|.*)*[0-9]+$"}}}},
@@ -242,7 +243,11 @@ TEST(RegistryTest, HostileTextsGetAFiniteScoreInRangeFromEveryVerifier) {
     ASSERT_TRUE(args.contains(std::string(row.name))) << "no case for " << row.name;
     const Json gold = row.name == "countdown"         ? Json{{"answer", 3}, {"numbers", {1, 2}}}
                       : row.name == "multiple_choice" ? Json{{"answer", "B"}}
-                                                      : Json{{"answer", "#### 12"}};
+                      : row.name == "ifeval"
+                          ? Json{{"instruction_id_list",
+                                  {"detectable_format:title", "detectable_format:json_format"}},
+                                 {"kwargs", {nullptr, nullptr}}}
+                          : Json{{"answer", "#### 12"}};
     for (const Json& a : args.at(std::string(row.name))) {
       const auto verifier = Make(std::string(row.name), a);
       for (const std::string& text : texts) {

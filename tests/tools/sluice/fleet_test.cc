@@ -126,6 +126,14 @@ TEST(Fleet, NoTwoDaemonsOfALargeFleetShareAPort) {
   EXPECT_EQ(addresses.size(), 2 * specs.size() + 11);
 }
 
+TEST(Fleet, RewardDaemonsAloneAreToldTheJudges) {
+  for (const DaemonSpec& spec : Specs({.data_dir = "/d", .judges = "/j.yaml", .cores = 2})) {
+    const std::string args = absl::StrJoin(spec.args, " ");
+    if (spec.role == "reward") EXPECT_THAT(args, HasSubstr("--judges /j.yaml"));
+    else EXPECT_THAT(args, Not(HasSubstr("--judges")));
+  }
+}
+
 TEST(Fleet, ItsStateReadsBackAsWritten) {
   const std::string dir = ::testing::TempDir() + "/fleet-" + std::to_string(getpid());
   ASSERT_TRUE(MakeDirs(dir).ok());

@@ -131,9 +131,9 @@ const Case kCases[] = {
      "wants token_mean, seq_mean_token_mean"},
     {"a kl that cannot be a loss", "algorithm.loss.kl_kind=k1", kRefused,
      "wants auto, k2, k3, k2+, k3_is"},
-    {"a verifier of a later build", "reward.rewards.0.verifier=ifeval", kRefused,
-     R"("ifeval" is not in this build; use code, countdown, exact, format, gsm8k, json_schema, )"
-     R"(judge, math, multiple_choice, plugin, regex or text)"},
+    {"a verifier that is none", "reward.rewards.0.verifier=ifevl", kRefused,
+     R"(is "ifevl", wants code, countdown, exact, format, gsm8k, ifeval, json_schema, )"
+     R"(judge, math, multiple_choice, plugin, regex, text. Did you mean "ifeval"?)"},
     {"an evaluation that needs a judge",
      "reward.rewards=[{name: q, verifier: judge, args: {judge: strict}}] eval.every_steps=10 "
      "eval.datasets=[{name: digits, path: DIR/rows.jsonl, prompt: digits, answer: digits}]",
@@ -275,6 +275,27 @@ const Case kCases[] = {
      "the weight of every source is 0"},
     {"two sources of one name", "data.train.1.name=digits data.train.1.path=DIR/rows.jsonl",
      kRefused, "\"digits\" is taken"},
+    {"a generator and a path", "data.train.0.generator={kind: sort}", kRefused,
+     "data.train.0.generator contradicts the path of the source; give one of them"},
+    {"a generator that is none",
+     "data.train=[{name: digits, generator: {kind: chess}, format: '{problem}'}]", kRefused,
+     R"(data.train.0.generator.kind is "chess", wants arithmetic, chain_sum, countdown, sort)"},
+    {"a generator without a kind", "data.train=[{name: digits, generator: {rows: 5}}]", kRefused,
+     "data.train.0.generator.kind is missing"},
+    {"a level that a generator lacks",
+     "data.train=[{name: digits, generator: {kind: countdown, levels: [1, 9]}}]", kRefused,
+     "data.train.0.generator: levels has 9, wanted: levels of countdown, which are 1 to 8"},
+    {"a generator without levels",
+     "data.train=[{name: digits, generator: {kind: sort, levels: []}}]", kRefused,
+     "levels has 0 elements"},
+    {"a generator of too many rows",
+     "data.train=[{name: digits, generator: {kind: sort, rows: 2000000}}]", kRefused,
+     "data.train.0.generator.rows is 2000000"},
+    {"a generator whose answers are held out too",
+     "data.train=[{name: digits, generator: {kind: arithmetic}, prompt: answer}] "
+     "eval.every_steps=10 "
+     "eval.datasets=[{name: digits, generator: {kind: arithmetic, levels: [2]}, prompt: answer}]",
+     kWarned, "makes tasks that data.train.0 is trained on"},
     {"a division by zero", "trainer.optimizer.eps=0", kRefused, "wants more than 0, such as 1e-8"},
     {"one beta", "trainer.optimizer.betas=[0.9]", kRefused, "wants two values"},
 

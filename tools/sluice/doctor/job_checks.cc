@@ -92,7 +92,7 @@ Finding CheckData(const DoctorInputs& in) {
   uint64_t rows = 0;
   for (const job::v1::DataSource& source : job->spec->data().train()) {
     const absl::StatusOr<Dataset> read = ReadDataset({.name = source.name(),
-                                                      .path = source.path(),
+                                                      .path = PathOf(source),
                                                       .fields = ColumnsOf(source),
                                                       .check_prompts = true,
                                                       .first_rows = kRows});
