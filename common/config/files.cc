@@ -67,6 +67,9 @@ class FileChecker {
     const std::string& checkpoints = spec_.checkpoint().dir();
     if (IsThere(checkpoints) && !IsDirectory(checkpoints))
       check_.Add(12, "checkpoint.dir", ": ", checkpoints, " is not a directory");
+    const std::string& weights = spec_.weights().dir();
+    if (IsThere(weights) && !IsDirectory(weights))
+      check_.Add(12, "weights.dir", ": ", weights, " is not a directory");
   }
 
  private:

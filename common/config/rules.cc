@@ -545,6 +545,8 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
     const job::v1::QueueAdmission& admission = spec.queue().admission();
     CheckNoDriftBound(spec, admission.has_min_ess(), "min_ess", check);
     CheckNoDriftBound(spec, admission.has_max_kl(), "max_kl", check);
+    check.Require(!spec.weights().has_dir(), "weights.dir", "is not used by kind: ", spec.kind(),
+                  ", which has no rollouts; leave it out");
     return;
   }
 
@@ -567,6 +569,9 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
   CheckKlHorizon(spec, check);
   CheckQueue(spec, check);
   CheckDeterministic(spec, check);
+  check.Require(!spec.weights().has_dir() || spec.weights().dir() != spec.checkpoint().dir(),
+                "weights.dir", "is checkpoint.dir, ", spec.checkpoint().dir(),
+                ", where files of both would mix; use another folder");
 }
 
 }  // namespace sluice::config

@@ -50,6 +50,10 @@ ClientStream::ClientStream(const Channel& channel, const google::protobuf::Descr
   const Trace& trace = CurrentTrace();
   impl_->context.AddMetadata(kTraceHeader, FormatTraceparent(trace.empty() ? MakeTrace() : trace));
 
+  // Create() waits for the connection, and a cancel must end that wait too.
+  if (cancel != nullptr)
+    impl_->cancel_id = cancel->AddCallback([impl = impl_.get()] { impl->context.TryCancel(); });
+
   // On the wire, a stream in one direction is a stream in both directions that carries only one
   // message on the other side.
   const grpc::internal::RpcMethod method(impl_->method.path.c_str(), nullptr,
@@ -57,9 +61,6 @@ ClientStream::ClientStream(const Channel& channel, const google::protobuf::Descr
   impl_->stream.reset(
       grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
           impl_->peer.channel, method, &impl_->context));
-
-  if (cancel != nullptr)
-    impl_->cancel_id = cancel->AddCallback([impl = impl_.get()] { impl->context.TryCancel(); });
 }
 
 ClientStream::~ClientStream() {

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/file.h"
 #include "common/base/status.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -40,6 +41,25 @@ absl::StatusOr<Segment> Segment::Create(const char* name, uint64_t bytes, Access
                     (access == Access::kOwner ? F_SEAL_FUTURE_WRITE : 0) | F_SEAL_SEAL;
   if (fcntl(segment.fd(), F_ADD_SEALS, seals) != 0) return NoMemoryError("sealing", bytes);
   return segment;
+}
+
+absl::StatusOr<Fd> Segment::MakeConstant(const char* name,
+                                         absl::Span<const absl::string_view> pieces) {
+  uint64_t total = 0;
+  for (const absl::string_view piece : pieces) total += piece.size();
+  Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return NoMemoryError("memfd_create", total);
+  for (const absl::string_view piece : pieces) {
+    if (!WriteAll(fd.get(), piece, name).ok()) return NoMemoryError("writing", total);
+  }
+  const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
+  if (fcntl(fd.get(), F_ADD_SEALS, seals) != 0) return NoMemoryError("sealing", total);
+  return fd;
+}
+
+bool Segment::is_constant() const {
+  const int seals = fcntl(fd_.get(), F_GET_SEALS);
+  return seals >= 0 && (seals & F_SEAL_WRITE) != 0;
 }
 
 absl::StatusOr<Segment> Segment::Map(Fd fd, uint64_t bytes, bool writable) {

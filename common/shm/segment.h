@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "common/base/fd.h"
 
 // Memory that processes of one host share. It consists of files without a name (memfd). Their
@@ -30,6 +31,11 @@ class Segment {
   // RESOURCE_EXHAUSTED NO_MEMORY: there is not enough memory, or no file descriptor.
   static absl::StatusOr<Segment> Create(const char* name, uint64_t bytes, Access access,
                                         bool touch);
+  // Makes a file of the bytes of all `pieces`, which nobody can ever change, not even its owner. It
+  // is not mapped here, but written; others map what they get.
+  // RESOURCE_EXHAUSTED NO_MEMORY: there is not enough memory, or no file descriptor.
+  static absl::StatusOr<Fd> MakeConstant(const char* name,
+                                         absl::Span<const absl::string_view> pieces);
   // Maps a segment of `bytes` bytes that another process made.
   // INVALID_ARGUMENT: the file is not sealed, or has another size.
   // RESOURCE_EXHAUSTED NO_MEMORY: it cannot be mapped.
@@ -45,6 +51,8 @@ class Segment {
   int fd() const { return fd_.get(); }
   char* data() const { return data_; }  // Only for reading, unless it was mapped writable.
   uint64_t bytes() const { return bytes_; }
+  // Whether nobody can change it, as one of MakeConstant(). Then what was checked once stays so.
+  bool is_constant() const;
   // Whether the `length` bytes from `offset` on lie inside the segment.
   bool Contains(uint64_t offset, uint64_t length) const {
     return offset <= bytes_ && length <= bytes_ - offset;

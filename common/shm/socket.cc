@@ -143,6 +143,8 @@ absl::StatusOr<Socket::Packet> Socket::Receive(absl::Duration timeout) {
   return packet;
 }
 
+void Socket::Shutdown() { shutdown(fd_.get(), SHUT_RDWR); }
+
 bool Socket::IsClosed() const {
   char byte = 0;
   const ssize_t got = recv(fd_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);

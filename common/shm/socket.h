@@ -39,6 +39,8 @@ class Socket {
   // UNAVAILABLE: the socket is closed.
   // DEADLINE_EXCEEDED: no packet came within `timeout`.
   absl::StatusOr<Packet> Receive(absl::Duration timeout);
+  // Ends the connection, and a Receive() that waits in another thread. It alone is thread-safe.
+  void Shutdown();
   // Whether the other side has closed the socket.
   bool IsClosed() const;
 

@@ -11,6 +11,7 @@
 #include "common/rpc/convert.h"
 #include "common/weights/chunk.h"
 #include "common/weights/delta_chunk.h"
+#include "common/weights/grpc_transport.h"
 #include "common/weights/relay.h"
 #include "common/weights/weight_delta.h"
 #include "sluice/weights/v1/weights.pb.h"
@@ -112,11 +113,14 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
                                                    const std::optional<Fingerprint>& held,
                                                    rpc::Cancel* cancel) const {
   HolderHistory history;
-  ObjectFetcher objects({.caller = caller_,
-                         .version = version.version,
-                         .holders = {{.id = std::string(kOriginId), .channel = &channel}},
-                         .history = &history,
-                         .cancel = cancel});
+  ObjectFetcher objects(
+      {.caller = caller_,
+       .version = version.version,
+       .holders = {{.id = std::string(kOriginId),
+                    .transport = std::make_shared<GrpcTransport>(&channel, caller_),
+                    .channel = &channel}},
+       .history = &history,
+       .cancel = cancel});
   return Fetch(&objects, version, held);
 }
 
@@ -151,8 +155,8 @@ absl::StatusOr<WeightFetcher::Route> WeightFetcher::FindRoute(
   // it is.
   if (objects->relay() != nullptr && !objects->hearsay()) {
     Route route{.lister = std::string(kOriginId)};
-    const absl::Status fetched = objects->Fetch({version.manifest}, [&](std::string object) {
-      route.manifest = std::make_shared<const std::string>(std::move(object));
+    const absl::Status fetched = objects->Fetch({version.manifest}, [&](absl::string_view object) {
+      route.manifest = std::make_shared<const std::string>(object);
       return absl::OkStatus();
     });
     weights::v1::Manifest manifest;
@@ -181,7 +185,7 @@ absl::StatusOr<WeightFetcher::Route> WeightFetcher::FindRoute(
         absl::StrCat("the trainer no longer has version ", version.version.str()));
   };
   SLUICE_ASSIGN_OR_RETURN(route.lister,
-                          objects->Ask(request, &list, [&] { return find_path().ok(); }));
+                          objects->AskForList(request, &list, [&] { return find_path().ok(); }));
   if (route.lister == kOriginId) SLUICE_RETURN_IF_ERROR(find_path());
   return route;
 }
@@ -264,8 +268,8 @@ absl::Status WeightFetcher::TakeStep(ObjectFetcher* objects, const WeightStep& s
   // Download the manifest, which lists the chunks.
   const WeightEdge& edge = step.edge;
   std::string manifest_bytes;
-  SLUICE_RETURN_IF_ERROR(objects->Fetch({edge.manifest}, [&](std::string object) {
-    manifest_bytes = std::move(object);
+  SLUICE_RETURN_IF_ERROR(objects->Fetch({edge.manifest}, [&](absl::string_view object) {
+    manifest_bytes = std::string(object);
     return absl::OkStatus();
   }));
   weights::v1::Manifest manifest;
@@ -285,10 +289,10 @@ absl::Status WeightFetcher::TakeStep(ObjectFetcher* objects, const WeightStep& s
   if (tensors != nullptr) targets = WholeTensors(tensors);
   std::vector<Fingerprint> sums(specs_.size());
   uint64_t written = 0;
-  const auto take = [&](std::string chunk) -> absl::Status {
+  const auto take = [&](absl::string_view chunk) -> absl::Status {
     result->bytes += chunk.size();
     if (whole) return DecodeFullChunk(chunk, tensors, &written);
-    SLUICE_ASSIGN_OR_RETURN(DeltaChunk delta, DeltaChunk::Parse(std::move(chunk), specs_));
+    SLUICE_ASSIGN_OR_RETURN(DeltaChunk delta, DeltaChunk::Parse(std::string(chunk), specs_));
     if (tensors != nullptr) {
       delta.Apply(sign, targets, absl::MakeSpan(sums));
     } else {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +11,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/clock.h"
@@ -18,41 +21,41 @@
 #include "common/rpc/cancel.h"
 #include "common/rpc/channel.h"
 #include "common/weights/relay_chain.h"
+#include "common/weights/transport.h"
 
 namespace google::protobuf {
 class Message;
 }  // namespace google::protobuf
 namespace sluice {
 class WeightRelay;
-namespace common::v1 {
-class Call;
-}
+namespace weights::v1 {
+class ListRequest;
+class ListResponse;
+}  // namespace weights::v1
 
-// Who fetches weights.
-struct WeightCaller {
-  std::string job;          // 32 hex digits.
-  std::string worker;       // This daemon's id.
-  int64_t incarnation = 0;  // 0 for a command-line tool, which is not a registered worker.
-};
-// The part of a request that names job, worker and incarnation.
-common::v1::Call MakeCall(const WeightCaller& caller);
+// What the history calls a holder that is asked by this transport. The faults of a shared memory
+// say nothing against the daemon that it belongs to.
+std::string HolderKey(const std::string& id, const TransportCaps& caps);
 
 // Downloads the objects of one version (manifests and chunks, named by their SHA-256) from those
-// that hold them. It checks the CRC of each message and the SHA-256 of each object, so no holder
-// can pass off one object as another.
+// that hold them, each in its own way (Transport). The SHA-256 of each object is checked, so no
+// holder can pass off one object as another.
 //
 // The holders are asked in order. One that fails, is silent, slow or starved, or sends what was not
 // asked for, is left for the next one, which is asked only for what has not arrived. The trainer,
 // if it is the last one, has all the time of the stream. What a holder does not have is asked of
-// the next one, too, but the holder keeps its place.
+// the next one, too, but the holder keeps its place. One who has the objects may be in the list
+// more than once, with another transport each time.
 //
 // One thread uses it, except for wait() and TellOrigin(), which are thread-safe.
 class ObjectFetcher {
  public:
   struct Holder {
-    std::string id;  // kOriginId: the trainer.
-    // Outlives the fetcher.
+    std::string id;  // kOriginId: the trainer. kFolderId: the folder `weights.dir`.
+    std::shared_ptr<Transport> transport;
+    // Through which calls are made to it; it outlives the fetcher. Null: none are.
     const rpc::Channel* channel = nullptr;
+    std::string why;  // Why this transport was chosen for it, for people.
   };
   struct Options {
     WeightCaller caller;
@@ -69,7 +72,8 @@ class ObjectFetcher {
   };
   explicit ObjectFetcher(Options options);
 
-  using ObjectHandler = std::function<absl::Status(std::string object)>;
+  // Copies what it keeps of the object.
+  using ObjectHandler = std::function<absl::Status(absl::string_view object)>;
   // Downloads objects and passes each to `on_object`, in any order. A failure of `on_object` ends
   // the download with its error.
   // CANCELLED: `cancel` was triggered.
@@ -78,11 +82,11 @@ class ObjectFetcher {
   // Other errors are those of the trainer, or of the last holder.
   absl::Status Fetch(absl::Span<const std::string> ids, const ObjectHandler& on_object);
 
-  // Makes a unary call to the trainer. If it is gone, the others are asked in order, until
+  // Asks the trainer which versions it keeps. If it is gone, the others are asked in order, until
   // `is_useful` says of an answer that it helps. Returns the id of the one that answered.
-  absl::StatusOr<std::string> Ask(const google::protobuf::Message& request,
-                                  google::protobuf::Message* response,
-                                  const std::function<bool()>& is_useful);
+  absl::StatusOr<std::string> AskForList(const weights::v1::ListRequest& request,
+                                         weights::v1::ListResponse* response,
+                                         const std::function<bool()>& is_useful);
   // Makes a unary call to the trainer. While others hold the version, it may be gone. May be called
   // from any thread.
   absl::Status TellOrigin(const google::protobuf::Message& request,
@@ -95,12 +99,15 @@ class ObjectFetcher {
   void Distrust(const std::string& holder, const absl::Status& why);
 
   struct Stats {
-    uint64_t bytes = 0;      // Received, of pieces.
-    uint64_t used = 0;       // Of these, bytes of objects that were whole, right and new.
-    int holders_left = 0;    // How many holders were left.
-    std::string parent;      // The holder that sent the last object.
+    uint64_t bytes = 0;  // Received, of pieces.
+    uint64_t used = 0;   // Of these, bytes of objects that were whole, right and new.
+    std::map<std::string, uint64_t> used_by_transport;
+    int holders_left = 0;   // How many holders were left.
+    std::string parent;     // The holder that sent the last object.
+    std::string transport;  // By which it came, and why that was chosen.
+    std::string why;
     std::string last_fault;  // "rollout-2 lied: ..". Empty: none.
-    std::string lister;      // Who gave the answer to the last Ask().
+    std::string lister;      // Who gave the answer to the last AskForList().
   };
   const Stats& stats() const { return stats_; }
   WeightRelay* relay() const { return options_.relay; }
@@ -120,23 +127,20 @@ class ObjectFetcher {
   std::optional<Wait> wait() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  struct Outcome {
-    absl::Status status;               // OK: all that the holder has of `wanted` has arrived.
-    std::optional<HolderFault> fault;  // Why the holder is to be left.
-    bool handler_failed = false;       // `status` is that of the handler.
-  };
-  class Assembly;
-  // Takes from *wanted what arrives. `is_patient`: the holder is not left for being silent, slow or
-  // starved.
-  Outcome FetchFrom(const Holder& holder, bool is_patient, std::vector<std::string>* wanted,
-                    const ObjectHandler& on_object);
-  void LeaveHolder(const Holder& holder, HolderFault fault, const absl::Status& why);
+  // Takes from *wanted what arrives. Sets *handler_failed if the error is that of the handler.
+  FetchEnd FetchFrom(const Holder& holder, bool is_last, std::vector<std::string>* wanted,
+                     const ObjectHandler& on_object, bool* handler_failed);
+  // The trainer to call; null if there is none.
+  const rpc::Channel* FindOrigin() const;
+  // `key` is that of the holder in the history.
+  void LeaveHolder(const std::string& key, HolderFault fault, const absl::Status& why);
   bool cancelled() const;
   void SetWait(const std::string& object, const std::string& holder, size_t objects)
       ABSL_LOCKS_EXCLUDED(mu_);
   void ClearWait() ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
+  const bool alone_;                       // There is one holder, or nobody but the trainer.
   size_t current_ = 0;                     // Holders before it were left.
   std::atomic<bool> origin_gone_ = false;  // It did not answer a call.
   bool holders_failed_ = false;

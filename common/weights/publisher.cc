@@ -132,6 +132,7 @@ absl::StatusOr<PublishedVersion> WeightPublisher::Publish(const TensorSet& weigh
     versions_.push_back(made);
     FreeUnused();
   }
+  if (options_.on_stored) options_.on_stored();
   MoveLatest(made.version);
   return made.version;
 }
@@ -253,6 +254,16 @@ std::vector<ReplicaState> WeightPublisher::replicas() const {
 
 std::vector<WeightPublisher::Edge> WeightPublisher::edges() const {
   MutexLock lock(&mu_);
+  return ListEdges();
+}
+
+std::optional<WeightPublisher::Snapshot> WeightPublisher::TakeSnapshot() const {
+  MutexLock lock(&mu_);
+  if (versions_.empty()) return std::nullopt;
+  return Snapshot{versions_.back().version, ListEdges(), objects_};
+}
+
+std::vector<WeightPublisher::Edge> WeightPublisher::ListEdges() const {
   std::vector<Edge> out;
   for (const StoredVersion& stored : versions_) {
     const auto add = [&](const Objects& objects, std::optional<Fingerprint> base) {

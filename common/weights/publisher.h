@@ -30,6 +30,7 @@ struct ReplicaState {
   // Why the version was refused, or which holder of it was left and why; else empty.
   std::string cause;
   std::string parent;                   // From whom it fetches. Empty: the trainer.
+  std::string transport, why;           // By which transport, and why by that one.
   std::map<std::string, double> times;  // Seconds by part.
   absl::Duration reported_at;           // On the monotonic clock.
 };
@@ -64,6 +65,8 @@ class WeightPublisher : public WeightSource {
     int retain_versions = 4;
     uint64_t chunk_target_bytes = 1 << 20;  // At most; see SetReceivers().
     WeightEncoding encoding = WeightEncoding::kAuto;
+    // Called by Publish() when a version is stored, before it is announced. May be empty.
+    std::function<void()> on_stored;
   };
   WeightPublisher(Options options, Clock* clock);
 
@@ -111,6 +114,15 @@ class WeightPublisher : public WeightSource {
   using Edge = WeightEdge;
   std::vector<Edge> edges() const override ABSL_LOCKS_EXCLUDED(mu_);
 
+  // All that is kept at one moment.
+  struct Snapshot {
+    PublishedVersion newest;  // That was stored last, and may not be announced yet.
+    std::vector<Edge> edges;  // As edges() lists them.
+    std::map<std::string, std::shared_ptr<const std::string>> objects;  // By id.
+  };
+  // Nullopt: nothing has been published.
+  std::optional<Snapshot> TakeSnapshot() const ABSL_LOCKS_EXCLUDED(mu_);
+
  private:
   // A manifest with its chunks.
   struct Objects {
@@ -151,6 +163,7 @@ class WeightPublisher : public WeightSource {
   bool ReplaceShadow(const TensorSet& weights);
   // Returns whether the next version is to be an anchor, and forgets it.
   bool TakeAnchorWish() ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<Edge> ListEdges() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Frees the versions and objects that are no longer to be kept.
   void FreeUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Whether version i has a delta from version i - 1.

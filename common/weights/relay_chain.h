@@ -35,6 +35,8 @@ std::vector<RelayMember> SortIntoChain(std::vector<RelayMember> members, absl::s
 
 // One that has weights. The trainer has no id here.
 inline constexpr absl::string_view kOriginId = "";
+// What the folder of weights is called among those that have weights.
+inline constexpr absl::string_view kFolderId = "weights.dir";
 
 // Says in which order `self` asks the holders: parent, grandparent, the trainer, and after it all
 // others as a last resort, the nearest ones before it first. Those that `is_avoided` are asked last

@@ -15,8 +15,10 @@
 #include "common/rpc/caller.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/status.h"
+#include "common/weights/convert.h"
 #include "common/weights/fetch_reactor.h"
 #include "common/weights/publisher.h"
+#include "common/weights/shm_server.h"
 #include "sluice/weights/v1/weights.grpc.pb.h"
 
 namespace sluice {
@@ -45,15 +47,6 @@ weights::v1::VerifyResponse ToProto(const WeightsCheck& check) {
   out.set_equal(check.found == check.expected);
   *out.mutable_version() = rpc::ToProto(check.version);
   out.mutable_tensors()->Add(check.tensors.begin(), check.tensors.end());
-  return out;
-}
-
-weights::v1::Latest ToProto(const PublishedVersion& latest) {
-  weights::v1::Latest out;
-  *out.mutable_version() = rpc::ToProto(latest.version);
-  out.set_manifest(latest.manifest);
-  out.set_state(latest.state.bytes());
-  if (latest.hold_until) out.set_hold_until(*latest.hold_until);
   return out;
 }
 
@@ -158,7 +151,10 @@ class WeightsServer::Impl final : public Base {
     open.End(job, absl::UnavailableError("what is served of this job has changed"));
   }
 
+  absl::Status ShareMemory(const std::string& address) { return memory_.Start(address); }
+
   void Stop() {
+    memory_.Stop();
     Streams open;
     {
       MutexLock lock(&mu_);
@@ -258,6 +254,8 @@ class WeightsServer::Impl final : public Base {
                                     .state = state,
                                     .cause = request->cause(),
                                     .parent = request->parent(),
+                                    .transport = request->transport(),
+                                    .why = request->transport_why(),
                                     .times = {request->times().begin(), request->times().end()}});
           return absl::OkStatus();
         });
@@ -292,17 +290,8 @@ class WeightsServer::Impl final : public Base {
         context, request->call(),
         {rpc::Role::kRollout, rpc::Role::kController, rpc::Role::kOperator},
         [&](const Served& served) {
-          for (const WeightEdge& edge : served.source->edges()) {
-            weights::v1::VersionNode* const out = response->add_nodes();
-            *out->mutable_version() = rpc::ToProto(edge.version.version);
-            out->set_state(edge.version.state.bytes());
-            out->set_manifest(edge.manifest);
-            out->set_kind(edge.base ? weights::v1::Manifest::KIND_DELTA
-                                    : weights::v1::Manifest::KIND_FULL);
-            if (edge.base) out->set_base(edge.base->bytes());
-            out->set_bytes(edge.bytes);
-            *out->mutable_created() = rpc::ToProto(edge.created);
-          }
+          for (const WeightEdge& edge : served.source->edges())
+            *response->add_nodes() = ToProto(edge);
           if (!request->manifest().empty()) {
             const auto manifest = served.source->Find(request->manifest(), {}).object;
             if (manifest != nullptr) response->mutable_manifest()->ParseFromString(*manifest);
@@ -323,6 +312,8 @@ class WeightsServer::Impl final : public Base {
             *out->mutable_age() = rpc::ToProto(Clock::Real()->Monotonic() - replica.reported_at);
             out->set_cause(replica.cause);
             out->set_parent(replica.parent);
+            out->set_transport(replica.transport);
+            out->set_transport_why(replica.why);
             out->mutable_times()->insert(replica.times.begin(), replica.times.end());
           }
           return absl::OkStatus();
@@ -382,6 +373,11 @@ class WeightsServer::Impl final : public Base {
                                     std::initializer_list<rpc::Role> roles, Enter enter) {
     SLUICE_RETURN_IF_ERROR(
         rpc::CheckJobRef(context, call.job().worker(), call.job().incarnation()));
+    return FindListed(call, roles, enter);
+  }
+  template <typename Enter>
+  absl::StatusOr<Served> FindListed(const common::v1::Call& call,
+                                    std::initializer_list<rpc::Role> roles, Enter enter) {
     SLUICE_RETURN_IF_ERROR(
         callers_->Check(call.job().job(), call.job().worker(), call.job().incarnation(), roles));
     MutexLock lock(&mu_);
@@ -393,6 +389,13 @@ class WeightsServer::Impl final : public Base {
     }
     enter(it->second, &open_);
     return it->second;
+  }
+
+  // What is served to a process of this host and user. Its word about who it is counts.
+  absl::StatusOr<std::shared_ptr<WeightSource>> FindShared(const common::v1::Call& call) {
+    SLUICE_ASSIGN_OR_RETURN(const Served served, FindListed(call, {rpc::Role::kRollout},
+                                                            [](const Served&, Streams*) {}));
+    return served.source;
   }
 
   // Answers a unary call with the status that `body` returns for what is served.
@@ -436,6 +439,7 @@ class WeightsServer::Impl final : public Base {
   std::map<std::string, Served> served_ ABSL_GUARDED_BY(mu_);  // By job.
   Streams open_ ABSL_GUARDED_BY(mu_);
   std::thread beats_;
+  ShmServer memory_{[this](const common::v1::Call& call) { return FindShared(call); }};
 };
 
 WeightsServer::WeightsServer(const rpc::CallerTable* callers)
@@ -450,6 +454,9 @@ void WeightsServer::SetRelay(const std::string& job, std::shared_ptr<WeightSourc
                              Check check) {
   impl_->SetServed(job,
                    {.source = std::move(relay), .publisher = nullptr, .check = std::move(check)});
+}
+absl::Status WeightsServer::ShareMemory(const std::string& address) {
+  return impl_->ShareMemory(address);
 }
 void WeightsServer::Shutdown() { impl_->Stop(); }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "common/weights/weights_check.h"
 
 namespace grpc {
@@ -22,7 +23,8 @@ class CallerTable;
 // open streams.
 //
 // Thread-safe. Owns one thread, which sends empty messages (beats), unless a write is under way: on
-// each open Watch stream every 10 s, on each Fetch stream that waits every 250 ms.
+// each open Watch stream every 10 s, on each Fetch stream that waits every 250 ms. After
+// ShareMemory() it owns one more, `share`.
 class WeightsServer {
  public:
   // `callers` says which workers may call; it must outlive the server.
@@ -37,6 +39,10 @@ class WeightsServer {
   // the weights of its engine again, for the call Verify.
   using Check = std::function<void(WeightsCheckDone done)>;
   void SetRelay(const std::string& job, std::shared_ptr<WeightSource> relay, Check check);
+  // Also shares the memory of objects with processes of this host that know the gRPC server at
+  // `address` (shm_server.h). Without it they get all by calls. Call it at most once.
+  // ALREADY_EXISTS: another process listens for them.
+  absl::Status ShareMemory(const std::string& address);
   void Shutdown();
 
  private:

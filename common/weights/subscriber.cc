@@ -16,7 +16,11 @@
 #include "common/rpc/convert.h"
 #include "common/rpc/stream.h"
 #include "common/weights/fetcher.h"
+#include "common/weights/file_transport.h"
+#include "common/weights/grpc_transport.h"
+#include "common/weights/holder_plan.h"
 #include "common/weights/relay.h"
+#include "common/weights/shm_transport.h"
 #include "sluice/weights/v1/weights.pb.h"
 
 namespace sluice {
@@ -54,7 +58,8 @@ class WeightSubscriber::Impl {
     watch_thread_ = std::thread([this] { WatchLoop(); });
     fetch_thread_ = std::thread([this] { FetchLoop(); });
     report_thread_ = std::thread([this] { ReportLoop(); });
-    if (options_.relay != nullptr) relay_watch_thread_ = std::thread([this] { RelayWatchLoop(); });
+    if (options_.relay != nullptr || options_.folder != nullptr)
+      relay_watch_thread_ = std::thread([this] { RelayWatchLoop(); });
   }
   ~Impl() {
     stop_.Trigger();
@@ -75,7 +80,7 @@ class WeightSubscriber::Impl {
     MutexLock lock(&mu_);
     if (source_ == address) return;
     source_ = address;
-    if (uses_chain()) {
+    if (uses_chain() || options_.folder != nullptr) {
       // Others may have what the old source has announced, so `latest_` stays.
       if (stream_ != nullptr) stream_->TryCancel();
       const auto wait = downloading_ == nullptr ? std::nullopt : downloading_->wait();
@@ -173,6 +178,8 @@ class WeightSubscriber::Impl {
     report.set_state(state.bytes());
     report.set_cause(cause);
     report.set_parent(parent_);
+    report.set_transport(transport_);
+    report.set_transport_why(transport_why_);
     report.mutable_times()->insert(times.begin(), times.end());
     if (!tensor.empty()) report.add_blame()->set_tensor(tensor);
     const bool replaces =
@@ -250,11 +257,27 @@ class WeightSubscriber::Impl {
     return source_.empty() || now - origin_broken_ > kBroken || now - origin_heard_ > kSilent;
   }
 
-  // Asks the other rollouts, one after the other, for the newest version while the trainer is
-  // silent. Runs on relay_watch_thread_.
+  // Reads what is the newest in the folder, if there is one and the trainer is silent.
+  void FollowFolder() {
+    {
+      MutexLock lock(&mu_);
+      if (options_.folder == nullptr || !OriginIsSilent()) return;
+    }
+    const absl::StatusOr<weights::v1::FolderContents> contents = options_.folder->ReadContents();
+    if (!contents.ok()) {
+      log::Debug("weights_folder", {{"job_id", options_.job}, {"error", contents.status()}});
+      return;
+    }
+    MutexLock lock(&mu_);
+    if (OriginIsSilent()) FollowAnnouncement(contents->latest(), /*from_relay=*/true);
+  }
+
+  // Asks the folder, and the other rollouts, one after the other, for the newest version while the
+  // trainer is silent. Runs on relay_watch_thread_.
   void RelayWatchLoop() {
     for (size_t turn = 0;; ++turn) {
       std::shared_ptr<rpc::ClientStream> stream;
+      FollowFolder();
       {
         MutexLock lock(&mu_);
         std::shared_ptr<rpc::Channel> channel;
@@ -263,11 +286,16 @@ class WeightSubscriber::Impl {
           if (uses_chain() && OriginIsSilent())
             others =
                 HoldersOf(chain_, /*origin=*/nullptr, [](const std::string&) { return false; });
+          if (others.empty() && options_.folder != nullptr) break;
           if (others.empty()) changed_.WaitFor(&mu_, kBroken);
           else channel = channels_.at(AddressOf(others[turn % others.size()].id));
         }
         if (stopping_) return;
-        stream = relay_stream_ = OpenWatch(*channel, kRelayTurn);
+        if (channel != nullptr) stream = relay_stream_ = OpenWatch(*channel, kRelayTurn);
+      }
+      if (stream == nullptr) {
+        if (stop_.WaitFor(kBroken)) return;
+        continue;
       }
 
       weights::v1::Latest latest;
@@ -293,8 +321,15 @@ class WeightSubscriber::Impl {
     return it->address;
   }
 
-  // The holders of a version, in the order in which they are asked, with channels that live as long
-  // as channels_. `origin` is null if the trainer is not known.
+  ObjectFetcher::Holder MakeCaller(const std::string& id, const rpc::Channel* channel) const {
+    return {.id = id,
+            .transport = std::make_shared<GrpcTransport>(channel, fetcher_.caller()),
+            .channel = channel,
+            .why = ""};
+  }
+
+  // The holders of a version, in the order in which they are called, with channels that live as
+  // long as channels_. `origin` is null if the trainer is not known.
   std::vector<ObjectFetcher::Holder> HoldersOf(
       absl::Span<const RelayMember> chain, const rpc::Channel* origin,
       const std::function<bool(const std::string& id)>& is_avoided)
@@ -302,7 +337,7 @@ class WeightSubscriber::Impl {
     std::vector<ObjectFetcher::Holder> holders;
     for (const std::string& id : ListHolders(chain, options_.worker, is_avoided)) {
       if (id == kOriginId) {
-        if (origin != nullptr) holders.push_back({.id = id, .channel = origin});
+        if (origin != nullptr) holders.push_back(MakeCaller(id, origin));
         continue;
       }
       std::shared_ptr<rpc::Channel>& channel = channels_[AddressOf(id)];
@@ -315,7 +350,7 @@ class WeightSubscriber::Impl {
         }
         channel = *std::move(made);
       }
-      holders.push_back({.id = id, .channel = channel.get()});
+      holders.push_back(MakeCaller(id, channel.get()));
     }
     return holders;
   }
@@ -398,7 +433,7 @@ class WeightSubscriber::Impl {
   // Whether `latest_` should be downloaded, now or when the back-off is over.
   bool ShouldDownload() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!latest_ || offered_) return false;
-    if (channel_ == nullptr && !uses_chain()) return false;
+    if (channel_ == nullptr && !uses_chain() && options_.folder == nullptr) return false;
     const PolicyVersion version = latest_->version;
     if (version == held_version_) return false;
     // What is held may have changed since FollowAnnouncement().
@@ -448,6 +483,8 @@ class WeightSubscriber::Impl {
           staged->fetch = Clock::Real()->Monotonic() - announced;
           fetch_seconds_ = absl::ToDoubleSeconds(staged->fetch);
           parent_ = stats.parent;
+          transport_ = stats.transport;
+          transport_why_ = stats.why;
           holder_fault_ = stats.last_fault;
           offered_lister_ = staged->delta != nullptr ? stats.lister : "";
           AddReport(latest.version, held_, weights::v1::REPLICA_PHASE_STAGED, holder_fault_, "",
@@ -500,6 +537,42 @@ class WeightSubscriber::Impl {
     }
   }
 
+  // Says whom to ask by which transport: those who can be called, and what this host offers.
+  std::vector<ObjectFetcher::Holder> ChooseTransports(std::vector<ObjectFetcher::Holder> callable,
+                                                      const std::vector<RelayMember>& upstream) {
+    std::map<std::string, ObjectFetcher::Holder> calls;
+    std::shared_ptr<Transport> memory;  // Of the one that was reached last.
+    HolderFacts facts{.shared_memory = options_.shared_memory,
+                      .folder = options_.folder != nullptr};
+    for (ObjectFetcher::Holder& holder : callable) {
+      facts.holders.push_back(holder.id);
+      calls[holder.id] = std::move(holder);
+    }
+    std::map<std::string, std::string> addresses;
+    for (const RelayMember& member : upstream) {
+      facts.upstream.push_back(member.id);
+      addresses[member.id] = member.address;
+    }
+    facts.reach_memory = [&](const std::string& id) -> absl::Status {
+      SLUICE_ASSIGN_OR_RETURN(memory, ShmTransport::Connect(addresses.at(id), fetcher_.caller()));
+      return absl::OkStatus();
+    };
+    facts.is_avoided = [this, now = Clock::Real()->Monotonic()](const std::string& key) {
+      return history_.IsAvoided(key, now);
+    };
+
+    std::vector<ObjectFetcher::Holder> holders;
+    for (PlannedHolder& planned : PlanHolders(facts)) {
+      ObjectFetcher::Holder holder{.id = planned.id};
+      if (planned.transport->same_host) holder.transport = memory;
+      else if (planned.transport->needs_folder) holder.transport = options_.folder;
+      else holder = calls.at(planned.id);
+      holder.why = std::move(planned.why);
+      holders.push_back(std::move(holder));
+    }
+    return holders;
+  }
+
   // Sets *relays if the relay holds the version then.
   absl::StatusOr<StagedWeights> Download(const PublishedVersion& version,
                                          const std::optional<Fingerprint>& held,
@@ -510,19 +583,30 @@ class WeightSubscriber::Impl {
                                    .history = &history_,
                                    .cancel = cancel};
     std::shared_ptr<rpc::Channel> origin;  // Lives as long as the download.
+    std::vector<ObjectFetcher::Holder> callable;
+    std::vector<RelayMember> upstream;  // See HolderFacts.
     {
       MutexLock lock(&mu_);
       origin = channel_;
       options.hearsay = version != origin_latest_;
+      if (origin != nullptr && !source_.empty())
+        upstream.push_back({std::string(kOriginId), source_});
       if (uses_chain()) {
         const absl::Duration now = Clock::Real()->Monotonic();
         options.relay = options_.relay.get();
-        options.holders = HoldersOf(chain_, origin.get(), [&](const std::string& id) {
-          return history_.IsAvoided(id, now);
-        });
+        callable = HoldersOf(chain_, origin.get(),
+                             [&](const std::string& id) { return history_.IsAvoided(id, now); });
+        for (const RelayMember& member : chain_) {
+          if (member.id == options_.worker) break;
+          upstream.push_back(member);
+        }
       } else if (origin != nullptr) {
-        options.holders.push_back({.id = std::string(kOriginId), .channel = origin.get()});
+        callable.push_back(MakeCaller(std::string(kOriginId), origin.get()));
       }
+    }
+    options.holders = ChooseTransports(std::move(callable), upstream);
+    {
+      MutexLock lock(&mu_);
       if (options.holders.empty()) {
         return absl::UnavailableError(
             absl::StrCat("nobody serves version ", version.version.str(),
@@ -530,6 +614,8 @@ class WeightSubscriber::Impl {
                          "it is tried again"));
       }
       parent_ = options.holders.front().id;
+      transport_ = std::string(options.holders.front().transport->caps().name);
+      transport_why_ = options.holders.front().why;
       AddReport(version.version, held_, weights::v1::REPLICA_PHASE_FETCHING, "", "");
     }
     if (options.relay == nullptr && options_.relay != nullptr) options_.relay->Clear();
@@ -579,6 +665,7 @@ class WeightSubscriber::Impl {
   // The download that is running, or null.
   ObjectFetcher* downloading_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::string parent_ ABSL_GUARDED_BY(mu_);  // From whom this rollout fetches, or fetched last.
+  std::string transport_ ABSL_GUARDED_BY(mu_), transport_why_ ABSL_GUARDED_BY(mu_);  // And how.
   // Which holder was left in the last fetch, and why; else empty.
   std::string holder_fault_ ABSL_GUARDED_BY(mu_);
   double fetch_seconds_ ABSL_GUARDED_BY(mu_) = 0;  // Of the version offered last.

@@ -17,6 +17,7 @@
 
 namespace sluice {
 class Clock;
+class FileTransport;
 class WeightRelay;
 
 // Follows the trainer's `latest` version for one engine: watches it, downloads what is missing,
@@ -25,6 +26,9 @@ class WeightRelay;
 // With a chain (relay_chain.h) the objects come from the rollout before this one, and the relay
 // passes them on to the next. The trainer still announces the versions and lists what leads to
 // them. While it does not answer, the other rollouts are asked for both.
+//
+// Each download has a plan of whom to ask by which transport (holder_plan.h). While the trainer
+// announces nothing, `latest` of the folder is followed as well as other rollouts.
 //
 // A download that has begun is completed before the newest version is fetched; otherwise no version
 // would arrive when they come faster than they can be downloaded. A broken connection is opened
@@ -45,6 +49,11 @@ class WeightSubscriber {
     int64_t incarnation = 0;
     std::string policy = "policy";
     FanOut fan_out = FanOut::kStar;
+    // Whether what the trainer, or a rollout before this one, shares on this host is read from its
+    // memory.
+    bool shared_memory = false;
+    // Reads the folder that the trainer writes; null: there is none.
+    std::shared_ptr<FileTransport> folder;
     // Passes on what is fetched here; null: nothing is, and all comes from the trainer.
     std::shared_ptr<WeightRelay> relay;
     HolderLimits limits;

@@ -1,5 +1,7 @@
 #include "services/rollout/metrics.h"
 
+#include "common/weights/transport.h"
+
 namespace sluice::rollout {
 
 Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
@@ -93,6 +95,13 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   };
   fetched_bytes = bytes("fetched");
   relayed_bytes = bytes("relayed");
+  for (const TransportCaps& transport : {kGrpcCaps, kShmCaps, kFileCaps}) {
+    const std::string name(transport.name);
+    transport_bytes[name] = registry->AddCounter(
+        "sluice_weights_transport_bytes_total",
+        "Bytes of manifests and chunks that were received whole and right, by transport.",
+        labelled("transport", name.c_str()));
+  }
   parent_changes = registry->AddCounter(
       "sluice_weights_parent_changes_total",
       "Holders of weights that were left for another, because they failed, were slow or lied.",
@@ -114,6 +123,13 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
       "sluice_rollout_rescore_gap_nats",
       "Mean distance between a sealed answer's log-probs and those of a new prefill.",
       metrics::Nats(), job);
+}
+
+void Metrics::CountTransports(const std::map<std::string, uint64_t>& bytes) const {
+  for (const auto& [transport, count] : bytes) {
+    const auto it = transport_bytes.find(transport);
+    if (it != transport_bytes.end()) it->second.Add(static_cast<double>(count));
+  }
 }
 
 }  // namespace sluice::rollout

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -30,6 +32,9 @@ struct Metrics {
   metrics::Histogram fetch, pause, verify;
   metrics::Counter fetched_bytes, damaged_downloads, refused_activations, damaged_weights;
   metrics::Counter suspect_tokens;  // Sampled since damaged weights were last found right.
+  // Adds the bytes of objects that came, by transport.
+  void CountTransports(const std::map<std::string, uint64_t>& bytes) const;
+  std::map<std::string, metrics::Counter> transport_bytes;
   metrics::Counter relayed_bytes;   // Sent to other rollouts.
   metrics::Counter parent_changes;  // Holders of a version that were left for another.
   metrics::Histogram rescore_gap;   // In nats; see Rescorer.

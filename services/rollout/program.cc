@@ -104,6 +104,9 @@ absl::Status RolloutProgram::Start(const std::string& address, const std::string
     SLUICE_RETURN_IF_ERROR(StartHttp());
     options.addresses["http"] = http_->address();
   }
+  // Without it weights still go to other rollouts by calls.
+  if (const absl::Status shared = weights_.ShareMemory(address); !shared.ok())
+    log::Warning("no_shared_memory", {{"error", shared}});
   link_ = std::make_unique<daemon::ControllerLink>(std::move(options), std::move(handlers));
   link_->Start();
   return absl::OkStatus();

@@ -13,6 +13,8 @@
 #include "common/base/status.h"
 #include "common/log/log.h"
 #include "common/rpc/convert.h"
+#include "common/weights/file_transport.h"
+#include "common/weights/weight_folder.h"
 #include "services/rollout/http/model.h"
 #include "sluice/job/v1/job.pb.h"
 
@@ -34,6 +36,13 @@ std::string ModelDigest(const MadeEngine& made) {
   }
   digest.Update(made.fingerprint.bytes());
   return digest.Finish();
+}
+
+std::shared_ptr<FileTransport> MakeFolderTransport(const Session::Options& options,
+                                                   const SessionSpec& spec) {
+  if (spec.weights_dir.empty()) return nullptr;
+  return std::make_shared<FileTransport>(
+      WeightFolderOf(spec.weights_dir, options.job_name, options.job), options.job);
 }
 
 }  // namespace
@@ -149,6 +158,8 @@ void Session::StartParts() {
                                 .worker = options_.worker,
                                 .incarnation = options_.incarnation,
                                 .fan_out = spec_.fan_out,
+                                .shared_memory = spec_.shared_memory,
+                                .folder = MakeFolderTransport(options_, spec_),
                                 .relay = relay_,
                                 .on_download_failed =
                                     [this](const absl::Status& why) {
@@ -157,6 +168,7 @@ void Session::StartParts() {
                                 .on_download_ended =
                                     [this](const ObjectFetcher::Stats& stats) {
                                       metrics_.parent_changes.Add(stats.holders_left);
+                                      metrics_.CountTransports(stats.used_by_transport);
                                     }},
       made_.layout, made_.fingerprint, [this](StagedWeights staged) {
         metrics_.fetch.Observe(absl::ToDoubleSeconds(staged.fetch));

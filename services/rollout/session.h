@@ -55,6 +55,8 @@ struct SessionSpec {
   bool answer_ends = false;  // See Streamer::Options.
   EvalSpec eval;
   FanOut fan_out = FanOut::kAuto;
+  bool shared_memory = false;  // See WeightSubscriber::Options.
+  std::string weights_dir;     // weights.dir; empty: none.
 };
 
 // Reads what concerns this daemon from a job's spec. The engine gets `threads` threads.

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "common/base/roots.h"
 #include "common/base/status.h"
 #include "common/config/check.h"
 #include "common/config/columns.h"
@@ -73,6 +74,12 @@ absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) 
   read.fan_out = spec.weights().fan_out() == "star"    ? FanOut::kStar
                  : spec.weights().fan_out() == "chain" ? FanOut::kChain
                                                        : FanOut::kAuto;
+  read.shared_memory = spec.weights().shared_memory();
+  read.weights_dir = spec.weights().dir();
+  if (const auto roots = ProcessRoots(); roots != nullptr && !read.weights_dir.empty()) {
+    SLUICE_RETURN_IF_ERROR(
+        Annotate(roots->Check(read.weights_dir, Roots::Access::kRead), "weights.dir"));
+  }
   read.kv = read.deterministic || spec.weights().kv_cache() == "recompute" ? KvPolicy::kRecompute
                                                                            : KvPolicy::kKeep;
   read.group_size = std::max(1u, rollout.group().size());

@@ -9,6 +9,7 @@
 #include "common/config/check.h"
 #include "common/config/columns.h"
 #include "common/rpc/convert.h"
+#include "common/weights/weight_folder.h"
 #include "services/trainer/job_settings.h"
 #include "sluice/registry/v1/registry.pb.h"
 
@@ -87,6 +88,8 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
   config.retain_versions = static_cast<int>(spec.weights().retain_versions());
   config.encoding =
       spec.weights().encoding() == "full" ? WeightEncoding::kFull : WeightEncoding::kAuto;
+  if (spec.weights().has_dir())
+    config.weights_dir = WeightFolderOf(spec.weights().dir(), spec.name(), config.id);
   if (spec.limits().has_max_steps()) config.max_steps = spec.limits().max_steps();
 
   config.eval_every_steps = spec.eval().every_steps();

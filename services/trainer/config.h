@@ -56,6 +56,7 @@ struct JobConfig {
   int64_t max_context = 0;
 
   std::string checkpoint_dir;           // The job's own folder below checkpoint.dir.
+  std::string weights_dir;              // The one below weights.dir; empty: there is none.
   int64_t checkpoint_every_steps = 20;  // 0: not by number of steps.
   absl::Duration checkpoint_every = absl::InfiniteDuration();
   int keep_last = 3;

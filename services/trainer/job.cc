@@ -20,6 +20,7 @@
 #include "common/models/flops.h"
 #include "common/weights/publisher.h"
 #include "common/weights/service.h"
+#include "common/weights/weight_mirror.h"
 #include "services/trainer/core/step_metrics.h"
 #include "services/trainer/core/trainer.h"
 #include "services/trainer/demonstrations.h"
@@ -95,6 +96,7 @@ class TrainingJob::Impl {
   // Parts of Load() and Connect().
   absl::Status JoinRanks();
   absl::StatusOr<TensorSet> InitialWeights(const ModelDir& model) const;
+  std::unique_ptr<WeightMirror> MakeMirror();
   absl::StatusOr<PublishedVersion> PublishAgain(int64_t version);
   std::optional<PublishedVersion> PublishUnfinishedEvaluation();
 
@@ -143,6 +145,7 @@ class TrainingJob::Impl {
   StepReporter reporter_;
   JobQueue queue_;
   JobCheckpoints checkpoints_;
+  std::unique_ptr<WeightMirror> mirror_;  // Of the publisher. Null: the job has no weights.dir.
   std::shared_ptr<WeightPublisher> publisher_;
   std::unique_ptr<Publication> publication_;
   JobEvaluations evaluations_;
@@ -280,9 +283,15 @@ absl::Status TrainingJob::Impl::Connect() {
   replay_end_ = restored.replay_end;
 
   publisher_ = std::make_shared<WeightPublisher>(
-      WeightPublisher::Options{
-          .job = config.id, .retain_versions = config.retain_versions, .encoding = config.encoding},
+      WeightPublisher::Options{.job = config.id,
+                               .retain_versions = config.retain_versions,
+                               .encoding = config.encoding,
+                               .on_stored =
+                                   [this] {
+                                     if (mirror_ != nullptr) mirror_->Write(*publisher_);
+                                   }},
       job_.clock);
+  if (!config.weights_dir.empty()) mirror_ = MakeMirror();
   SLUICE_RETURN_IF_ERROR(evaluations_.Open(version(), publisher_.get()));
   // The publisher takes versions only in rising order, so the older version is published before the
   // first one of this run.
@@ -315,6 +324,28 @@ absl::Status TrainingJob::Impl::Connect() {
                        .encode_row = encode_row_,
                        .skip_bad_rows = config.skip_bad_rows});
   return absl::OkStatus();
+}
+
+std::unique_ptr<WeightMirror> TrainingJob::Impl::MakeMirror() {
+  const JobConfig& config = job_.config;
+  const auto on_change = [this](const absl::Status& status) {
+    if (status.ok()) {
+      return job_.RaiseEvent(
+          common::v1::SEVERITY_INFO, "weights_dir_caught_up",
+          absl::StrCat(job_.config.weights_dir, " has the newest version again"));
+    }
+    log::Error(
+        "weights_dir_behind",
+        {{"job_id", job_.config.name}, {"folder", job_.config.weights_dir}, {"error", status}});
+    job_.RaiseEvent(common::v1::SEVERITY_ERROR, "weights_dir_behind",
+                    absl::StrCat("the newest version could not be written to weights.dir, ",
+                                 job_.config.weights_dir, ": ", status.message(),
+                                 "; rollouts still get it from the trainer. Each new version is "
+                                 "written there as soon as the disk takes it"));
+  };
+  return std::make_unique<WeightMirror>(
+      WeightMirror::Options{.on_change = on_change},
+      WeightFolderWriter(config.weights_dir, config.id, config.incarnation));
 }
 
 absl::StatusOr<PublishedVersion> TrainingJob::Impl::PublishAgain(int64_t version) {

@@ -69,6 +69,9 @@ absl::Status TrainerProgram::Start(const std::string& address, const std::string
   };
   handlers.on_drain = [this] { host_.stop(absl::OkStatus()); };
   handlers.on_refused = [this](absl::Status why) { host_.stop(std::move(why)); };
+  // Without it weights still go to the rollouts by calls.
+  if (const absl::Status shared = weights_->ShareMemory(address); !shared.ok())
+    log::Warning("no_shared_memory", {{"error", shared}});
   link_ = std::make_unique<daemon::ControllerLink>(std::move(options), std::move(handlers));
   link_->Start();
   return absl::OkStatus();

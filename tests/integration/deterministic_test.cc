@@ -3,6 +3,7 @@
 // many threads compute in each daemon.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "common/testing/data.h"
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
+#include "tests/integration/metrics_page.h"
 
 namespace sluice::integration {
 namespace {
@@ -22,14 +24,16 @@ struct Outcome {
   std::string weights;  // The last checkpoint's file.
   std::string hash;     // Of all that was trained on, in order.
   std::vector<job::v1::StepReport> reports;
+  std::map<std::string, double> bytes;  // Of versions that came, by transport.
 };
 
-// Runs the example deterministically, to its end.
+// Runs the example deterministically, to its end. CLUSTER in `sets` is the cluster's folder.
 void RunDigits(int rollouts, Outcome* outcome, std::vector<std::string> sets = {},
                int threads = 1) {
   Cluster cluster({.rollouts = rollouts, .threads = threads});
   ASSERT_EQ(cluster.Start(), absl::OkStatus());
 
+  for (std::string& set : sets) set = absl::StrReplaceAll(set, {{"CLUSTER", cluster.dir()}});
   sets.insert(sets.end(), {"run.deterministic=true", "queue.max_staleness=0",
                            absl::StrCat("resources.rollout.min=", rollouts),
                            absl::StrCat("resources.rollout.max=", rollouts)});
@@ -41,6 +45,12 @@ void RunDigits(int rollouts, Outcome* outcome, std::vector<std::string> sets = {
   ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
   EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
 
+  for (int i = 0; i < rollouts; ++i) {
+    const MetricsPage page = ReadMetrics(cluster.ops(absl::StrCat("rollout-", i)));
+    for (const char* transport : {"grpc", "shm", "file"})
+      outcome->bytes[transport] +=
+          SumOf(page, "sluice_weights_transport_bytes_total", "transport", transport);
+  }
   outcome->reports = (*job)->reports();
   outcome->hash = end->result().ledger().hash();
   const auto weights = ReadFile(end->result().checkpoint() + "/model.safetensors");
@@ -67,6 +77,27 @@ TEST(DeterministicTest,
   for (const Outcome* outcome : {&one, &two}) ASSERT_NO_FATAL_FAILURE(ExpectNoGap(*outcome));
   EXPECT_EQ(one.hash, two.hash) << "other tokens or log-probs were trained on";
   EXPECT_EQ(one.weights, two.weights);
+}
+
+TEST(DeterministicTest, TheSameJobGivesTheSameWeightsWhateverTransportBringsThem) {
+  const std::map<std::string, std::vector<std::string>> transports = {
+      {"grpc", {"weights.shared_memory=false"}},
+      {"shm", {}},
+      {"file", {"weights.shared_memory=false", "weights.dir=CLUSTER/weights"}}};
+  std::map<std::string, Outcome> outcomes;
+  for (const auto& [transport, sets] : transports) {
+    SCOPED_TRACE(transport);
+    ASSERT_NO_FATAL_FAILURE(RunDigits(/*rollouts=*/2, &outcomes[transport], sets));
+    for (const auto& [other, bytes] : outcomes[transport].bytes) {
+      // Calls also bring what another transport does not give in time, on a slow machine.
+      if (other != transport && other == "grpc") continue;
+      EXPECT_EQ(bytes > 0, other == transport) << other << ": " << bytes;
+    }
+  }
+  for (const auto& [transport, outcome] : outcomes) {
+    EXPECT_EQ(outcome.hash, outcomes["grpc"].hash) << transport;
+    EXPECT_EQ(outcome.weights, outcomes["grpc"].weights) << transport;
+  }
 }
 
 TEST(DeterministicTest, TheTrainerFindsEachLogprobInTheEnginesBitsInBf16) {

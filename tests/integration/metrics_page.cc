@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -57,6 +58,20 @@ void Lint(const MetricsPage& page) {
 }
 
 }  // namespace
+
+double SumOf(const MetricsPage& page, const std::string& metric, const std::string& label,
+             const std::string& value) {
+  double sum = 0;
+  for (const absl::string_view line : absl::StrSplit(page.text, '\n')) {
+    if (!absl::StartsWith(line, metric + "{") ||
+        !absl::StrContains(line, absl::StrCat(label, "=\"", value, "\"")))
+      continue;
+    double number = 0;
+    EXPECT_TRUE(absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &number)) << line;
+    sum += number;
+  }
+  return sum;
+}
 
 MetricsPage ReadMetrics(const std::string& ops) {
   const std::string response = daemon::HttpGet(ops, "/metrics");

@@ -25,6 +25,10 @@ struct MetricsPage {
 // Reads /metrics of the ops address.
 MetricsPage ReadMetrics(const std::string& ops);
 
+// The sum of the series of a metric that have this value of a label.
+double SumOf(const MetricsPage& page, const std::string& metric, const std::string& label,
+             const std::string& value);
+
 // Fails the test unless the page of a daemon, such as "queue", agrees with
 // deploy/monitoring/table.yaml, keeps its limits, and pleases promtool. `works`: the daemon works
 // for a job.

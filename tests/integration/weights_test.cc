@@ -6,11 +6,10 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/checkpoint/model_dir.h"
 #include "tests/integration/faults.h"
+#include "tests/integration/harness/tmpfs.h"
 #include "tests/integration/metrics_page.h"
 
 namespace sluice::integration {
@@ -18,19 +17,35 @@ namespace {
 
 // The bytes of weights of this kind that a daemon counts.
 double WeightBytes(const MetricsPage& page, const std::string& kind) {
-  double sum = 0;
-  for (const absl::string_view line : absl::StrSplit(page.text, '\n')) {
-    if (!absl::StartsWith(line, "sluice_weights_bytes_total{") ||
-        !absl::StrContains(line, absl::StrCat("kind=\"", kind, "\"")))
-      continue;
-    double value = 0;
-    EXPECT_TRUE(absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &value)) << line;
-    sum += value;
-  }
-  return sum;
+  return SumOf(page, "sluice_weights_bytes_total", "kind", kind);
 }
 
-class WeightsTest : public FaultsTest {};
+class WeightsTest : public FaultsTest {
+ protected:
+  // Starts a job with a folder of weights, in a file system of `size` if it is not empty.
+  void StartWithFolder(const ClusterOptions& options, const std::string& size,
+                       std::vector<std::string> sets) {
+    cluster_ = std::make_unique<Cluster>(options);
+    const std::string folder = cluster_->dir() + "/weights";
+    if (!size.empty()) {
+      disk_ = std::make_unique<Tmpfs>(folder, size);
+      if (!disk_->mounted()) GTEST_SKIP() << "only root may mount a file system";
+    }
+    ASSERT_EQ(cluster_->Start(), absl::OkStatus());
+    steps_ = kEndless;
+    sets.push_back("weights.dir=" + folder);
+    auto job = SubmitDigits(cluster_.get(), kEndless, std::move(sets));
+    ASSERT_EQ(job.status(), absl::OkStatus());
+    job_ = *std::move(job);
+  }
+  void TearDown() override {
+    job_.reset();
+    disk_.reset();  // Before the cluster removes its folder.
+  }
+
+ private:
+  std::unique_ptr<Tmpfs> disk_;
+};
 
 // The example has 98,944 parameters, and most steps at this learning rate change few of them in
 // bfloat16.
@@ -57,14 +72,56 @@ TEST_F(WeightsTest, VersionsComeAsDeltasThroughTheLossOfRolloutsAndTrainers) {
   ExpectGoesOn();
 }
 
+// One trainer and two rollouts, which share no memory here as if each were on a host of its own.
+TEST_F(WeightsTest, ARolloutThatStartsWhileTheTrainerIsDeadTakesTheNewestVersionFromTheFolder) {
+  ASSERT_NO_FATAL_FAILURE(StartWithFolder(
+      {.rollouts = 2}, "", {"weights.shared_memory=false", "resources.rollout.max=2"}));
+  ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
+  ASSERT_EQ(cluster_->Kill("rollout-1"), absl::OkStatus());
+  ASSERT_EQ(cluster_->Kill("trainer-0"), absl::OkStatus());
+  RecordFault();
+  ASSERT_EQ(cluster_->Start("rollout-1"), absl::OkStatus());
+  const absl::Time deadline = absl::Now() + kLong;
+  while (SumOf(ReadMetrics(cluster_->ops("rollout-1")), "sluice_weights_transport_bytes_total",
+               "transport", "file") == 0)
+    ASSERT_LT(absl::Now(), deadline) << "it reads nothing from the folder";
+  ASSERT_EQ(cluster_->Start("trainer-0"), absl::OkStatus());
+  ExpectGoesOn();
+}
+
+TEST_F(WeightsTest, AFolderOfWeightsWithoutRoomIsReportedAndTheJobGoesOn) {
+  ASSERT_NO_FATAL_FAILURE(StartWithFolder({}, "512k", {}));
+  if (IsSkipped()) return;
+  ASSERT_EQ(job_->AwaitEvent("weights_dir_behind", kLong), absl::OkStatus());
+  RecordFault();
+  ExpectGoesOn();
+}
+
+TEST_F(WeightsTest, RolloutsOnTheTrainersHostReadItsMemoryAndTheCommandSaysWhy) {
+  ASSERT_NO_FATAL_FAILURE(StartJob({.rollouts = 2}, {"resources.rollout.max=2"}));
+  ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
+  const MetricsPage page = ReadMetrics(cluster_->ops("rollout-0"));
+  const auto came_by = [&](const char* transport) {
+    return SumOf(page, "sluice_weights_transport_bytes_total", "transport", transport);
+  };
+  EXPECT_GT(came_by("shm"), 0);
+  EXPECT_EQ(came_by("grpc"), 0);
+  const auto said = cluster_->Sluice({"weights", "path", job_->id(), "rollout-0"});
+  ASSERT_EQ(said.status(), absl::OkStatus());
+  EXPECT_THAT(said->out, testing::HasSubstr("rollout-0 fetches from trainer by shm: the trainer is "
+                                            "on this host and shares its memory"));
+  RecordFault();
+  ExpectGoesOn();
+}
+
 // Three rollouts that pass versions on to each other. All that the trainer announces is followed by
 // each of them, so the second and third have what they have from one before them.
 class ChainTest : public FaultsTest {
  protected:
   void StartChain() {
     ASSERT_NO_FATAL_FAILURE(
-        StartJob({.rollouts = 3},
-                 {"weights.fan_out=chain", "resources.rollout.min=3", "resources.rollout.max=3"}));
+        StartJob({.rollouts = 3}, {"weights.fan_out=chain", "weights.shared_memory=false",
+                                   "resources.rollout.min=3", "resources.rollout.max=3"}));
   }
 
   double Relayed() const {

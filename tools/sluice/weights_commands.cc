@@ -159,20 +159,23 @@ void AddVersion(CLI::App* app, WeightsOptions* o) {
 
 std::vector<Command> WeightsCommands() {
   return {
-      WeightsCommand("list",
-                     "List the weight versions that the trainer keeps, who keeps them from being "
-                     "freed, and what each rollout has: its version, its parent and its phase.",
-                     "  sluice weights list digits\n  sluice weights list digits -o json",
-                     ListVersions),
+      WeightsCommand(
+          "list",
+          "List the weight versions that the trainer keeps, who keeps them from being "
+          "freed, and what each rollout has: its version, its phase, from whom and by which "
+          "transport it fetches.",
+          "  sluice weights list digits\n  sluice weights list digits -o json", ListVersions),
       WeightsCommand("show", "Show the manifest of one version: its states, layout and chunks.",
                      "  sluice weights show digits latest\n  sluice weights show digits latest -o "
                      "json    # with all chunks",
                      ShowManifest, AddVersion),
       WeightsCommand(
           "path",
-          "Show which manifests lead to the latest version from what a rollout holds, and their "
-          "bytes.",
-          "  sluice weights path digits\n  sluice weights path digits -o json", ShowPath,
+          "Show which manifests lead to the latest version from what a rollout holds, their bytes, "
+          "and by which transport the rollout fetches (grpc, shm or file), with the reason.",
+          "  sluice weights path digits\n  sluice weights path digits rollout-0\n"
+          "  sluice weights path digits -o json",
+          ShowPath,
           [](CLI::App* app, WeightsOptions* o) {
             app->add_option("REPLICA", o->replica,
                             "a rollout, as `sluice weights list` shows it; default: one that holds "

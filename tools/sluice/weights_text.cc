@@ -62,6 +62,9 @@ std::string PhaseText(weights::v1::ReplicaPhase phase) {
   }
 }
 
+// Where a replica fetches, or fetched last.
+std::string ParentText(const std::string& parent) { return parent.empty() ? "trainer" : parent; }
+
 std::string SecondsAt(const weights::v1::Replica& replica, const char* part) {
   const auto it = replica.times().find(part);
   return it == replica.times().end() ? "-" : absl::StrFormat("%.3f s", it->second);
@@ -84,14 +87,14 @@ std::string WeightsText(const ListResponse& list) {
                         HoldersText(list, node.manifest())});
   }
   std::vector<std::vector<std::string>> replicas = {
-      {"REPLICA", "VERSION", "PHASE", "PARENT", "FETCH", "PAUSE", "AGE", "CAUSE"}};
+      {"REPLICA", "VERSION", "PHASE", "PARENT", "BY", "FETCH", "PAUSE", "AGE", "CAUSE"}};
   for (const weights::v1::Replica& replica : list.replicas()) {
     const double age = absl::ToDoubleSeconds(rpc::FromProto(replica.age()));
-    replicas.push_back({replica.replica(), VersionOf(replica.version()), PhaseText(replica.phase()),
-                        replica.parent().empty() ? "trainer" : replica.parent(),
-                        SecondsAt(replica, "fetch"), SecondsAt(replica, "pause"),
-                        absl::StrFormat("%.0f s", age),
-                        replica.cause().empty() ? "-" : replica.cause()});
+    replicas.push_back(
+        {replica.replica(), VersionOf(replica.version()), PhaseText(replica.phase()),
+         ParentText(replica.parent()), replica.transport().empty() ? "-" : replica.transport(),
+         SecondsAt(replica, "fetch"), SecondsAt(replica, "pause"), absl::StrFormat("%.0f s", age),
+         replica.cause().empty() ? "-" : replica.cause()});
   }
   return absl::StrCat(Table(versions), "\n", Table(replicas));
 }
@@ -182,7 +185,11 @@ absl::StatusOr<Json> PathJson(const ListResponse& list,
 
   const std::vector<WeightStep> path = FindWeightPath(*edges, held, *target),
                                 whole = FindWeightPath(*edges, std::nullopt, *target);
+  const bool fetches = from.has_value() && !from->transport().empty();
   Json out = {{"replica", from.has_value() ? Json(from->replica()) : Json(nullptr)},
+              {"parent", fetches ? Json(ParentText(from->parent())) : Json(nullptr)},
+              {"transport", fetches ? Json(from->transport()) : Json(nullptr)},
+              {"transport_why", fetches ? Json(from->transport_why()) : Json(nullptr)},
               {"held", held.has_value() ? Json(held->hex()) : Json(nullptr)},
               {"latest", VersionOf(latest->version())},
               {"state", target->hex()},
@@ -209,9 +216,15 @@ std::string PathText(const Json& path) {
   const std::string who = path["replica"].is_null() ? "a rollout that holds nothing"
                                                     : path["replica"].get<std::string>();
   const std::string latest = path["latest"];
+  const std::string by =
+      path["transport"].is_null()
+          ? ""
+          : absl::StrCat(who, " fetches from ", path["parent"].get<std::string>(), " by ",
+                         path["transport"].get<std::string>(), ": ",
+                         path["transport_why"].get<std::string>(), "\n");
   if (path["held"] == path["state"])
-    return absl::StrCat(who, " holds the weights of version ", latest, "\n");
-  if (path["edges"].empty()) return absl::StrCat("no way leads to version ", latest, "\n");
+    return absl::StrCat(who, " holds the weights of version ", latest, "\n", by);
+  if (path["edges"].empty()) return absl::StrCat("no way leads to version ", latest, "\n", by);
 
   std::vector<std::vector<std::string>> rows = {{"STEP", "VERSION", "TO STATE", "BYTES"}};
   for (const Json& edge : path["edges"]) {
@@ -227,7 +240,7 @@ std::string PathText(const Json& path) {
                       path["held"].is_null() ? "the cheapest way from nothing"
                       : from_nothing ? "no cheaper way leads there from the weights that it holds"
                                      : absl::StrCat("all weights would take ", SizeText(whole)),
-                      "\n");
+                      "\n", by);
 }
 
 }  // namespace sluice::cli

@@ -40,7 +40,8 @@ absl::StatusOr<weights::v1::Replica> FindReplica(const weights::v1::ListResponse
 
 // The way to the latest version from what a replica holds; without one, from nothing. It is the
 // one that the replica would take: `edges` in order, `bytes` of all, and `whole_bytes`, those of
-// the cheapest way from nothing.
+// the cheapest way from nothing. `parent`, `transport` and `transport_why` say from whom it
+// fetches, how, and why so.
 absl::StatusOr<nlohmann::ordered_json> PathJson(const weights::v1::ListResponse& list,
                                                 const std::optional<weights::v1::Replica>& from);
 std::string PathText(const nlohmann::ordered_json& path);

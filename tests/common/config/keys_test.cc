@@ -74,6 +74,7 @@ const std::map<std::string, std::string> kReaders = {
     {"queue.keep.restore", kTrainer},
     {"weights", kTrainer},
     {"weights.fan_out", kRollout},
+    {"weights.shared_memory", kRollout},
     {"weights.kv_cache", kRollout},
     {"weights.max_version_span", kController},
     {"checkpoint", kTrainer},

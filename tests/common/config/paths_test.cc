@@ -54,6 +54,7 @@ class PathsTest : public ::testing::Test {
     spec.mutable_data()->add_train()->set_path(dir_ + "/read/train.jsonl");
     spec.mutable_eval()->add_datasets()->set_path(dir_ + "/read/test.jsonl");
     spec.mutable_checkpoint()->set_dir(dir_ + "/write/job");
+    spec.mutable_weights()->set_dir(dir_ + "/write/weights");
     return spec;
   }
 

@@ -245,7 +245,8 @@ class ParentLossTest : public NetworkTest {
 
 TEST_F(ParentLossTest, VersionsGoOnInAChainWhoseFarRolloutIsCutOffAndThenThroughItAgain) {
   ASSERT_NO_FATAL_FAILURE(StartFleet());
-  ASSERT_NO_FATAL_FAILURE(StartJob(kEndless, {"weights.fan_out=chain"}));
+  ASSERT_NO_FATAL_FAILURE(
+      StartJob(kEndless, {"weights.fan_out=chain", "weights.shared_memory=false"}));
   ASSERT_NO_FATAL_FAILURE(AwaitTokensOfBoth());
   const auto relayed = [&] {
     return WeightBytesOf(*cluster_, "rollout-0", "relayed") +

@@ -337,6 +337,11 @@ const Case kCases[] = {
     {"prompts that never fit", "data.order.max_prompt=2", kRefused,
      "none of the first 256 prompts fits"},
     {"checkpoints in a file", "checkpoint.dir=DIR/rows.jsonl", kRefused, "is not a directory"},
+    {"weights in a file", "weights.dir=DIR/rows.jsonl", kRefused, "is not a directory"},
+    {"weights among the checkpoints", "checkpoint.dir=DIR/out weights.dir=DIR/out", kRefused,
+     "where files of both would mix; use another folder"},
+    {"a folder of weights for nobody", "kind=sft weights.dir=DIR/weights", kRefused,
+     "which has no rollouts; leave it out"},
 
     // Values that work, and are hardly meant.
     {"a learning rate of 1000", "trainer.optimizer.lr=1e3", kWarned,

@@ -43,6 +43,8 @@ ListResponse SomeList() {
   replica.set_phase(weights::v1::REPLICA_PHASE_ACTIVE);
   replica.set_state(State('b'));
   replica.set_parent("rollout-0");
+  replica.set_transport("shm");
+  replica.set_transport_why("rollout-0 is on this host and shares its memory");
   replica.set_cause("rollout-2 lied: a piece has a wrong CRC");
   (*replica.mutable_times())["fetch"] = 0.25;
   return list;
@@ -52,7 +54,7 @@ TEST(WeightsTextTest, TheListShowsVersionsHoldersAndWhereEachReplicaFetches) {
   const std::string text = WeightsText(SomeList());
   EXPECT_THAT(text, testing::ContainsRegex("2:7 +full +1000.0 kB .* pinned"));
   EXPECT_THAT(text, testing::ContainsRegex("2:9 +delta +3000 B .* -"));
-  EXPECT_THAT(text, testing::ContainsRegex("rollout-1 +2:8 +active +rollout-0 +0.250 s"));
+  EXPECT_THAT(text, testing::ContainsRegex("rollout-1 +2:8 +active +rollout-0 +shm +0.250 s"));
   EXPECT_THAT(text, HasSubstr("rollout-2 lied"));
 }
 
@@ -72,6 +74,9 @@ TEST(WeightsTextTest, APathFromHeldWeightsTakesTheDeltasThatAreMissing) {
   EXPECT_EQ((*path)["whole_bytes"], 1'005'000);
   EXPECT_EQ((*path)["edges"].size(), 1u);
   EXPECT_THAT(PathText(*path), HasSubstr("all weights would take 1005.0 kB"));
+  EXPECT_EQ((*path)["transport"], "shm");
+  EXPECT_THAT(PathText(*path), HasSubstr("rollout-1 fetches from rollout-0 by shm: rollout-0 is on "
+                                         "this host and shares its memory"));
 }
 
 TEST(WeightsTextTest, APathFromNothingBeginsAtTheAnchorAndOneAtTheLatestIsEmpty) {
@@ -80,6 +85,8 @@ TEST(WeightsTextTest, APathFromNothingBeginsAtTheAnchorAndOneAtTheLatestIsEmpty)
   ASSERT_EQ(path.status(), absl::OkStatus());
   EXPECT_EQ((*path)["edges"].size(), 3u);
   EXPECT_THAT(PathText(*path), HasSubstr("load all"));
+  EXPECT_TRUE((*path)["transport"].is_null());
+  EXPECT_THAT(PathText(*path), testing::Not(HasSubstr("fetches from")));
 
   list.mutable_replicas(0)->set_state(State('c'));
   EXPECT_THAT(PathText(*PathJson(list, list.replicas(0))),

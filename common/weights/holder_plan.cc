@@ -1,0 +1,64 @@
+#include "common/weights/holder_plan.h"
+
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "common/weights/object_fetcher.h"
+
+namespace sluice {
+namespace {
+
+std::string NameOf(const std::string& id) { return id == kOriginId ? "the trainer" : id; }
+
+// The one whose memory is read. Nullopt: none, and *why_not says why.
+std::optional<std::string> FindMemory(const HolderFacts& facts, std::string* why_not) {
+  if (!facts.shared_memory) {
+    *why_not = "weights.shared_memory is false";
+    return std::nullopt;
+  }
+  *why_not = "no rollout before this one, and no trainer, is known";
+  for (const std::string& id : facts.upstream) {
+    if (facts.is_avoided(HolderKey(id, kShmCaps))) {
+      *why_not = absl::StrCat("the memory of ", NameOf(id), " failed a short while ago");
+      continue;
+    }
+    const absl::Status reached = facts.reach_memory(id);
+    if (reached.ok()) return id;
+    *why_not =
+        absl::IsUnavailable(reached)
+            ? std::string("no trainer or rollout before this one shares memory with this host")
+            : absl::StrCat("the memory of ", NameOf(id), " cannot be used (", reached.message(),
+                           ")");
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<PlannedHolder> PlanHolders(const HolderFacts& facts) {
+  std::vector<PlannedHolder> plan;
+  std::string why_not;  // Nothing cheaper is used.
+  if (const auto memory = FindMemory(facts, &why_not); memory.has_value()) {
+    plan.push_back({*memory, &kShmCaps,
+                    absl::StrCat(NameOf(*memory), " is on this host and shares its memory")});
+    why_not = "what is read from shared memory first was not all there";
+  }
+
+  const std::string folder(kFolderId);
+  const bool folder_failed = facts.folder && facts.is_avoided(HolderKey(folder, kFileCaps));
+  const PlannedHolder file = {folder, &kFileCaps,
+                              absl::StrCat("weights.dir is set, and ", why_not)};
+  if (facts.folder && !folder_failed) {
+    plan.push_back(file);
+    if (plan.size() == 1) why_not = "what is read from weights.dir first was not all there";
+  } else {
+    absl::StrAppend(&why_not, folder_failed ? ", and weights.dir failed a short while ago"
+                                            : ", and weights.dir is not set");
+  }
+
+  for (const std::string& id : facts.holders) plan.push_back({id, &kGrpcCaps, why_not});
+  if (folder_failed) plan.push_back(file);
+  return plan;
+}
+
+}  // namespace sluice
