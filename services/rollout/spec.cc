@@ -73,6 +73,7 @@ absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) 
   read.fan_out = spec.weights().fan_out() == "star"    ? FanOut::kStar
                  : spec.weights().fan_out() == "chain" ? FanOut::kChain
                                                        : FanOut::kAuto;
+  read.canary = spec.weights().has_canary();
   read.kv = read.deterministic || spec.weights().kv_cache() == "recompute" ? KvPolicy::kRecompute
                                                                            : KvPolicy::kKeep;
   read.group_size = std::max(1u, rollout.group().size());

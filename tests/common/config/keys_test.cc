@@ -71,6 +71,7 @@ const std::map<std::string, std::string> kReaders = {
     {"queue", "services/queue/convert.cc"},
     {"queue.keep.restore", kTrainer},
     {"weights", kTrainer},
+    {"weights.canary", kTrainer},
     {"weights.fan_out", kRollout},
     {"weights.kv_cache", kRollout},
     {"weights.max_version_span", kController},
