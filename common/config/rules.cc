@@ -335,6 +335,25 @@ void CheckQueue(const job::v1::JobSpec& spec, SpecProblems& check) {
   CheckQuota(spec, QueueTokenBytes(spec, nullptr), &check);
 }
 
+// A canary needs another rollout that it protects, and versions that come one after the other.
+void CheckCanary(const job::v1::JobSpec& spec, SpecProblems& check) {
+  const job::v1::Weights& weights = spec.weights();
+  if (!weights.has_canary()) return;
+  const uint32_t rollouts =
+      std::max(spec.resources().rollout().min(), spec.resources().rollout().max());
+  check.Require(spec.kind() == "rl", "weights.canary", "is not used by kind: ", spec.kind(),
+                ", which has no rollouts; leave it out");
+  check.Require(spec.kind() != "rl" || rollouts >= 2, "weights.canary",
+                "needs at least 2 rollouts, but resources.rollout.max is ", rollouts,
+                ": with one, no other is kept from a bad version");
+  check.Require(weights.retain_versions() >= 2, "weights.retain_versions", "is ",
+                weights.retain_versions(),
+                ", but weights.canary needs at least 2: the version on trial and the promoted one");
+  check.Require(weights.canary().max_gap() > 0, "weights.canary.max_gap", "is ",
+                weights.canary().max_gap(),
+                ", which every step of training passes; wants more than 0");
+}
+
 // A deterministic job gives the same weights each time, so no decision may depend on the clock or
 // on the order of arrival.
 void CheckDeterministic(const job::v1::JobSpec& spec, SpecProblems& check) {
@@ -535,6 +554,7 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
   CheckDpo(spec, check);
   CheckCritic(spec, check);
   CheckLora(spec, check);
+  CheckCanary(spec, check);
   CheckShard(spec, check);
   CheckRanks(spec, check);
   // Training on the answers of rows uses none of these blocks.

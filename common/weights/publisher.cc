@@ -33,14 +33,38 @@ absl::StatusOr<PublishedVersion> WeightPublisher::Publish(const TensorSet& weigh
                                                           PolicyVersion version,
                                                           const std::string& source,
                                                           std::optional<int64_t> hold_until) {
-  // The trainer publishes one version after the other, so `latest` cannot move before the version
-  // is stored.
-  const std::optional<PublishedVersion> before = latest();
-  if (before && version <= before->version) {
-    return ErrorWith(absl::StatusCode::kAborted,
-                     {.reason = "LOST_RACE", .current = before->version.str()},
-                     absl::StrCat("version ", version.str(), " is not above the published ",
-                                  before->version.str()));
+  SLUICE_ASSIGN_OR_RETURN(const PublishedVersion stored,
+                          Store(weights, version, source, hold_until));
+  Promote(stored);
+  return stored;
+}
+
+void WeightPublisher::Promote(const PublishedVersion& staged) {
+  if (options_.on_stored) options_.on_stored();
+  MoveLatest(staged);
+}
+
+absl::StatusOr<PublishedVersion> WeightPublisher::Stage(const TensorSet& weights,
+                                                        PolicyVersion version) {
+  SLUICE_CHECK(options_.retain_versions >= 2);
+  return Store(weights, version, "", std::nullopt);
+}
+
+absl::StatusOr<PublishedVersion> WeightPublisher::Store(const TensorSet& weights,
+                                                        PolicyVersion version,
+                                                        const std::string& source,
+                                                        std::optional<int64_t> hold_until) {
+  // The trainer publishes one version after the other, so there is no newer one before this one is
+  // stored.
+  std::optional<PolicyVersion> newest;
+  {
+    MutexLock lock(&mu_);
+    if (!versions_.empty()) newest = versions_.back().version.version;
+  }
+  if (newest && version <= *newest) {
+    return ErrorWith(
+        absl::StatusCode::kAborted, {.reason = "LOST_RACE", .current = newest->str()},
+        absl::StrCat("version ", version.str(), " is not above the published ", newest->str()));
   }
 
   const std::optional<Fingerprint> base =
@@ -132,8 +156,6 @@ absl::StatusOr<PublishedVersion> WeightPublisher::Publish(const TensorSet& weigh
     versions_.push_back(made);
     FreeUnused();
   }
-  if (options_.on_stored) options_.on_stored();
-  MoveLatest(made.version);
   return made.version;
 }
 
@@ -243,6 +265,26 @@ void WeightPublisher::Report(ReplicaState state) {
   if (state.phase == "REFUSED") anchor_wanted_ = true;
   std::string worker = state.worker;
   replicas_[std::move(worker)] = std::move(state);
+}
+
+void WeightPublisher::SetTrial(std::optional<Trial> trial) {
+  MutexLock lock(&mu_);
+  trial_ = std::move(trial);
+}
+
+std::optional<WeightPublisher::Trial> WeightPublisher::trial() const {
+  MutexLock lock(&mu_);
+  return trial_;
+}
+
+void WeightPublisher::SetWithdrawn(std::vector<Withdrawn> withdrawn) {
+  MutexLock lock(&mu_);
+  withdrawn_ = std::move(withdrawn);
+}
+
+std::vector<WeightPublisher::Withdrawn> WeightPublisher::withdrawn() const {
+  MutexLock lock(&mu_);
+  return withdrawn_;
 }
 
 std::vector<ReplicaState> WeightPublisher::replicas() const {

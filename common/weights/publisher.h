@@ -16,6 +16,7 @@
 #include "common/checkpoint/tensor_set.h"
 #include "common/rl/version.h"
 #include "common/weights/fingerprint.h"
+#include "common/weights/version_health.h"
 #include "common/weights/weight_source.h"
 
 namespace sluice {
@@ -32,6 +33,7 @@ struct ReplicaState {
   std::string parent;                   // From whom it fetches. Empty: the trainer.
   std::string transport, why;           // By which transport, and why by that one.
   std::map<std::string, double> times;  // Seconds by part.
+  std::optional<VersionHealth> health;  // Set by a canary.
   absl::Duration reported_at;           // On the monotonic clock.
 };
 
@@ -43,7 +45,7 @@ enum class WeightEncoding {
 
 // Keeps published weights in the trainer's memory: immutable objects (manifests and chunks), each
 // named by its SHA-256, and `latest`, the newest version. A version is published at the moment
-// `latest` names it.
+// `latest` names it. Before, it may be on trial at one subscriber, the canary.
 //
 // Versions are the nodes of a graph. A delta is an edge between two versions in a row, which a
 // subscriber can take in both directions; a version that is there as a whole is an anchor, where
@@ -56,7 +58,8 @@ enum class WeightEncoding {
 // at most an anchor and deltas of half its bytes. It keeps a copy of the weights that it published
 // last, to which the next ones are compared.
 //
-// Thread-safe, except that two calls of Publish() must not run at once. Owns no thread.
+// Thread-safe, except that no two calls of Publish(), Stage(), Try(), Promote() and Withdraw() may
+// run at once. Owns no thread.
 class WeightPublisher : public WeightSource {
  public:
   struct Options {
@@ -65,7 +68,8 @@ class WeightPublisher : public WeightSource {
     int retain_versions = 4;
     uint64_t chunk_target_bytes = 1 << 20;  // At most; see SetReceivers().
     WeightEncoding encoding = WeightEncoding::kAuto;
-    // Called by Publish() when a version is stored, before it is announced. May be empty.
+    // Called by Publish() and Promote() before a version is announced to all. TakeSnapshot() has it
+    // as the newest then. May be empty.
     std::function<void()> on_stored;
   };
   WeightPublisher(Options options, Clock* clock);
@@ -74,11 +78,42 @@ class WeightPublisher : public WeightSource {
   // `version`. If the version before has the same fingerprint, for instance after a skipped step,
   // the new version is a relabel: its manifest is a DELTA without chunks, with the same state as
   // its base. `source` is a directory with the same weights, for information; it may be empty.
-  // ABORTED (LOST_RACE): `version` is not above `latest`.
+  // ABORTED (LOST_RACE): `version` is not above the newest version that is kept.
   absl::StatusOr<PublishedVersion> Publish(const TensorSet& weights, PolicyVersion version,
                                            const std::string& source,
                                            std::optional<int64_t> hold_until = std::nullopt)
       ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The same, but `latest` stays, so that nobody is told of the version yet. Needs
+  // `retain_versions` of at least 2, else the new version would take the place of `latest`.
+  absl::StatusOr<PublishedVersion> Stage(const TensorSet& weights, PolicyVersion version)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Tells one subscriber, alone, of a staged version. It takes the place of an earlier canary.
+  void Try(const PublishedVersion& staged, const std::string& canary) {
+    MoveCandidate(staged, canary);
+  }
+  // Moves `latest` to a staged version.
+  void Promote(const PublishedVersion& staged) ABSL_LOCKS_EXCLUDED(mu_);
+  // Nobody is told of the staged version any more. It is kept as long as any other.
+  void Withdraw() { MoveCandidate(std::nullopt, ""); }
+
+  // Says what List() tells of the trial that is under way, if there is one.
+  struct Trial {
+    PolicyVersion version;
+    std::string canary;  // Empty: none has been found yet.
+    absl::Duration waited;
+    std::string text;
+  };
+  void SetTrial(std::optional<Trial> trial) ABSL_LOCKS_EXCLUDED(mu_);
+  std::optional<Trial> trial() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Versions that earlier incarnations have given up, oldest first.
+  struct Withdrawn {
+    PolicyVersion version;
+    int64_t from = 0;  // The version from which the job went on.
+    std::string cause;
+  };
+  void SetWithdrawn(std::vector<Withdrawn> withdrawn) ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<Withdrawn> withdrawn() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // How many subscribers there are. Chunks are made smaller for many, who pass them on one to the
   // next: the last one has a version when it has crossed one link and a chunk the others.
@@ -95,7 +130,7 @@ class WeightPublisher : public WeightSource {
   // of `holder`.
   void Lease(const std::string& holder, std::vector<std::string> manifests, absl::Duration ttl)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Keeps a manifest from being freed until the pin is taken off. "": that of the latest version.
+  // Keeps a manifest from being freed until the pin is taken off. "": that of the newest version.
   // NOT_FOUND GONE: it is not here.
   absl::Status SetPin(const std::string& manifest, bool on) ABSL_LOCKS_EXCLUDED(mu_);
   // What one holder keeps from being freed.
@@ -154,6 +189,11 @@ class WeightPublisher : public WeightSource {
     std::vector<std::string> chunks;
     uint64_t bytes = 0;
   };
+  // Stores a version. Nobody is told of it.
+  absl::StatusOr<PublishedVersion> Store(const TensorSet& weights, PolicyVersion version,
+                                         const std::string& source,
+                                         std::optional<int64_t> hold_until)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Compares `weights` to the shadow and updates it. Returns the difference, if both have the same
   // layout, deltas are made, and it has at most `most` bytes. Chunks close at `target` bytes.
   std::optional<Chunks> UpdateShadow(const TensorSet& weights, uint64_t target, uint64_t most);
@@ -182,7 +222,7 @@ class WeightPublisher : public WeightSource {
   int deltas_ = 0;            // Their number.
 
   mutable Mutex mu_;
-  // Oldest first, so (incarnation, number) rises; the last is `latest`.
+  // Oldest first, so (incarnation, number) rises. The last is `latest`, or a staged version.
   std::vector<StoredVersion> versions_ ABSL_GUARDED_BY(mu_);
   // By id: the objects of versions_.
   std::map<std::string, std::shared_ptr<const std::string>> objects_ ABSL_GUARDED_BY(mu_);
@@ -190,6 +230,8 @@ class WeightPublisher : public WeightSource {
   std::set<std::string> pins_ ABSL_GUARDED_BY(mu_);               // Manifests.
   std::map<std::string, ReplicaState> replicas_ ABSL_GUARDED_BY(mu_);
   bool anchor_wanted_ ABSL_GUARDED_BY(mu_) = false;  // A subscriber has refused something.
+  std::optional<Trial> trial_ ABSL_GUARDED_BY(mu_);
+  std::vector<Withdrawn> withdrawn_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sluice

@@ -50,6 +50,49 @@ weights::v1::VerifyResponse ToProto(const WeightsCheck& check) {
   return out;
 }
 
+weights::v1::VersionHealth ToProto(const VersionHealth& health) {
+  weights::v1::VersionHealth out;
+  out.set_rows(health.rows);
+  out.set_bad_rows(health.bad_rows);
+  out.set_gap_tokens(health.gap_tokens);
+  out.set_gap(health.gap);
+  out.set_probed(health.probed);
+  return out;
+}
+
+std::optional<VersionHealth> HealthOf(const weights::v1::ReportRequest& report) {
+  if (!report.has_health()) return std::nullopt;
+  const weights::v1::VersionHealth& health = report.health();
+  return VersionHealth{.rows = health.rows(),
+                       .bad_rows = health.bad_rows(),
+                       .gap_tokens = health.gap_tokens(),
+                       .gap = health.gap(),
+                       .probed = health.probed()};
+}
+
+weights::v1::Trial ToProto(const WeightPublisher::Trial& trial) {
+  weights::v1::Trial out;
+  *out.mutable_version() = rpc::ToProto(trial.version);
+  out.set_replica(trial.canary);
+  *out.mutable_waited() = rpc::ToProto(trial.waited);
+  out.set_text(trial.text);
+  return out;
+}
+
+weights::v1::Withdrawn ToProto(const WeightPublisher::Withdrawn& withdrawn) {
+  weights::v1::Withdrawn out;
+  *out.mutable_version() = rpc::ToProto(withdrawn.version);
+  out.set_from(withdrawn.from);
+  out.set_cause(withdrawn.cause);
+  return out;
+}
+
+weights::v1::Latest ToProto(const Announcement& announced) {
+  weights::v1::Latest out = ToProto(announced.version);
+  out.set_candidate(announced.candidate);
+  return out;
+}
+
 // One Watch stream. It writes the newest `latest`; values that arrive while a write is under way
 // replace each other, so that only the newest is sent.
 class WatchReactor : public grpc::ServerWriteReactor<weights::v1::Latest>,
@@ -132,6 +175,7 @@ class WeightsServer::Impl final : public Base {
     std::shared_ptr<WeightSource> source;
     std::shared_ptr<WeightPublisher> publisher;  // The same one; null if it is a relay.
     WeightsServer::Check check;                  // Of a relay.
+    WeightsServer::Rollback rollback;            // Of a trainer.
   };
 
   explicit Impl(const rpc::CallerTable* callers)
@@ -182,9 +226,10 @@ class WeightsServer::Impl final : public Base {
 
     const std::weak_ptr<WatchReactor> weak = watch;
     const std::shared_ptr<WeightSource> source = served->source;
-    const uint64_t listener = source->AddListener([weak](const PublishedVersion& latest) {
-      if (const auto reactor = weak.lock()) reactor->OfferLatest(ToProto(latest));
-    });
+    const uint64_t listener =
+        source->AddListener(request->call().job().worker(), [weak](const Announcement& announced) {
+          if (const auto reactor = weak.lock()) reactor->OfferLatest(ToProto(announced));
+        });
     watch->on_done = [this, weak, listener, source] {
       source->RemoveListener(listener);
       MutexLock lock(&mu_);
@@ -256,7 +301,8 @@ class WeightsServer::Impl final : public Base {
                                     .parent = request->parent(),
                                     .transport = request->transport(),
                                     .why = request->transport_why(),
-                                    .times = {request->times().begin(), request->times().end()}});
+                                    .times = {request->times().begin(), request->times().end()},
+                                    .health = HealthOf(*request)});
           return absl::OkStatus();
         });
   }
@@ -290,8 +336,12 @@ class WeightsServer::Impl final : public Base {
         context, request->call(),
         {rpc::Role::kRollout, rpc::Role::kController, rpc::Role::kOperator},
         [&](const Served& served) {
-          for (const WeightEdge& edge : served.source->edges())
-            *response->add_nodes() = ToProto(edge);
+          const std::optional<PublishedVersion> candidate = served.source->candidate();
+          for (const WeightEdge& edge : served.source->edges()) {
+            weights::v1::VersionNode* const out = response->add_nodes();
+            *out = ToProto(edge);
+            out->set_candidate(candidate.has_value() && edge.version.version == candidate->version);
+          }
           if (!request->manifest().empty()) {
             const auto manifest = served.source->Find(request->manifest(), {}).object;
             if (manifest != nullptr) response->mutable_manifest()->ParseFromString(*manifest);
@@ -315,8 +365,25 @@ class WeightsServer::Impl final : public Base {
             out->set_transport(replica.transport);
             out->set_transport_why(replica.why);
             out->mutable_times()->insert(replica.times.begin(), replica.times.end());
+            if (replica.health.has_value()) *out->mutable_health() = ToProto(*replica.health);
           }
+          for (const WeightPublisher::Withdrawn& withdrawn : served.publisher->withdrawn())
+            *response->add_withdrawn() = ToProto(withdrawn);
+          if (const auto trial = served.publisher->trial(); trial.has_value())
+            *response->mutable_trial() = ToProto(*trial);
           return absl::OkStatus();
+        });
+  }
+
+  grpc::ServerUnaryReactor* Rollback(grpc::CallbackServerContext* context,
+                                     const weights::v1::RollbackRequest* request,
+                                     weights::v1::RollbackResponse*) override {
+    return AnswerUnary(
+        context, request->call(), {rpc::Role::kController},
+        [&](const Served& served) -> absl::Status {
+          if (!served.rollback)
+            return absl::UnimplementedError("only trainers go back to older versions");
+          return served.rollback(request->version());
         });
   }
 
@@ -446,14 +513,19 @@ WeightsServer::WeightsServer(const rpc::CallerTable* callers)
     : impl_(std::make_unique<Impl>(callers)) {}
 WeightsServer::~WeightsServer() = default;
 grpc::Service* WeightsServer::service() { return impl_.get(); }
-void WeightsServer::SetPublisher(const std::string& job,
-                                 std::shared_ptr<WeightPublisher> publisher) {
-  impl_->SetServed(job, {.source = publisher, .publisher = publisher, .check = nullptr});
+void WeightsServer::SetPublisher(const std::string& job, std::shared_ptr<WeightPublisher> publisher,
+                                 Rollback rollback) {
+  impl_->SetServed(job, {.source = publisher,
+                         .publisher = publisher,
+                         .check = nullptr,
+                         .rollback = std::move(rollback)});
 }
 void WeightsServer::SetRelay(const std::string& job, std::shared_ptr<WeightSource> relay,
                              Check check) {
-  impl_->SetServed(job,
-                   {.source = std::move(relay), .publisher = nullptr, .check = std::move(check)});
+  impl_->SetServed(job, {.source = std::move(relay),
+                         .publisher = nullptr,
+                         .check = std::move(check),
+                         .rollback = nullptr});
 }
 absl::Status WeightsServer::ShareMemory(const std::string& address) {
   return impl_->ShareMemory(address);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -34,7 +35,11 @@ class WeightsServer {
 
   // Sets what is served of a job. While it is null, calls for the job get UNAVAILABLE. Open streams
   // of the job end, so that subscribers come back to the new one.
-  void SetPublisher(const std::string& job, std::shared_ptr<WeightPublisher> publisher);
+  // `rollback` answers the call Rollback. It must not block, and may still be running when the
+  // job's publisher is set anew. Empty: the call is refused.
+  using Rollback = std::function<absl::Status(int64_t version)>;
+  void SetPublisher(const std::string& job, std::shared_ptr<WeightPublisher> publisher,
+                    Rollback rollback = nullptr);
   // The same of a daemon that only passes weights on: it refuses leases and reports. `check` reads
   // the weights of its engine again, for the call Verify.
   using Check = std::function<void(WeightsCheckDone done)>;

@@ -29,6 +29,7 @@ struct StagedWeights {
   std::shared_ptr<const WeightDelta> delta;
   std::shared_ptr<PreparedWeights> prepared;  // Null: nothing was prepared.
   std::string manifest;                       // Id of the manifest: 32 bytes.
+  bool candidate = false;                     // The version is on trial at this engine.
   absl::Duration fetch;  // Time from the announcement to the end of the download.
   uint64_t bytes = 0;    // Bytes downloaded for it.
 };

@@ -33,6 +33,8 @@ constexpr absl::Duration kBroken = absl::Seconds(1), kSilent = absl::Seconds(15)
 // After this time another relay is asked: the first one may know less.
 constexpr absl::Duration kRelayTurn = absl::Seconds(3), kRelayPause = absl::Milliseconds(100);
 constexpr size_t kMostReports = 64;
+// Time between two reports of a canary.
+constexpr absl::Duration kHealthInterval = absl::Milliseconds(100);
 
 uint64_t BytesOf(absl::Span<const TensorSpec> layout) {
   uint64_t bytes = 0;
@@ -115,8 +117,8 @@ class WeightSubscriber::Impl {
     from_nothing_ = refused_ = false;
     offered_ = false;
     ForgetFailures();
-    AddReport(version, state, weights::v1::REPLICA_PHASE_ACTIVE, holder_fault_, "",
-              {{"fetch", fetch_seconds_}, {"pause", absl::ToDoubleSeconds(pause)}});
+    active_times_ = {{"fetch", fetch_seconds_}, {"pause", absl::ToDoubleSeconds(pause)}};
+    AddReport(version, state, weights::v1::REPLICA_PHASE_ACTIVE, holder_fault_, "", active_times_);
     changed_.NotifyAll();
   }
 
@@ -187,6 +189,22 @@ class WeightSubscriber::Impl {
     if (replaces || reports_.size() >= kMostReports) reports_.pop_back();
     reports_.push_back(std::move(report));
     changed_.NotifyAll();
+  }
+
+  // Whether the engine computes with the version that is on trial here.
+  bool tries_candidate() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return options_.health && candidate_.has_value() && held_version_ == *candidate_;
+  }
+
+  weights::v1::VersionHealth HealthProto() const {
+    const VersionHealth health = options_.health();
+    weights::v1::VersionHealth out;
+    out.set_rows(health.rows);
+    out.set_bad_rows(health.bad_rows);
+    out.set_gap_tokens(health.gap_tokens);
+    out.set_gap(health.gap);
+    out.set_probed(health.probed);
+    return out;
   }
 
   // Opens a stream of announcements.
@@ -390,6 +408,9 @@ class WeightSubscriber::Impl {
     if (!from_relay) {
       newest_ = version;
       origin_latest_ = announced;
+      candidate_.reset();
+      if (latest.candidate()) candidate_ = version;
+      else if (untold_ == announced) options_.relay->SetLatest(*std::exchange(untold_, {}));
       // If a new trainer has taken over, what the old one announced may be nowhere any more.
       if (downloading_ != nullptr && downloading_->version().incarnation < version.incarnation)
         download_cancel_->Trigger();
@@ -458,6 +479,7 @@ class WeightSubscriber::Impl {
         AwaitWork();
         if (stopping_) return;
         latest = *latest_;
+        untold_.reset();
         if (!from_nothing_) held = held_;
         announced = announced_;
         download_cancel_ = &cancel;
@@ -489,6 +511,8 @@ class WeightSubscriber::Impl {
           offered_lister_ = staged->delta != nullptr ? stats.lister : "";
           AddReport(latest.version, held_, weights::v1::REPLICA_PHASE_STAGED, holder_fault_, "",
                     {{"fetch", fetch_seconds_}});
+          staged->candidate = candidate_ == latest.version;
+          if (relays && staged->candidate) untold_ = latest;
         }
         if (absl::IsDataLoss(staged.status())) {
           if (ReasonOf(staged.status()) == "WRONG_PATH") from_nothing_ = true;
@@ -505,7 +529,7 @@ class WeightSubscriber::Impl {
       }
 
       if (staged.ok()) {
-        if (relays) options_.relay->SetLatest(latest);
+        if (relays && !staged->candidate) options_.relay->SetLatest(latest);
         on_staged_(*std::move(staged));
       } else if (failed) {
         log::Warning("weights_fetch_failed", {{"job_id", options_.job},
@@ -523,7 +547,16 @@ class WeightSubscriber::Impl {
       std::shared_ptr<rpc::Channel> channel;
       {
         MutexLock lock(&mu_);
-        while (!stopping_ && (reports_.empty() || channel_ == nullptr)) changed_.Wait(&mu_);
+        while (!stopping_ && (reports_.empty() || channel_ == nullptr)) {
+          if (!tries_candidate() || channel_ == nullptr) {
+            changed_.Wait(&mu_);
+          } else if (!changed_.WaitFor(&mu_, kHealthInterval) && reports_.empty() &&
+                     tries_candidate()) {
+            AddReport(held_version_, held_, weights::v1::REPLICA_PHASE_ACTIVE, holder_fault_, "",
+                      active_times_);
+            *reports_.back().mutable_health() = HealthProto();
+          }
+        }
         if (stopping_) return;
         report = std::move(reports_.front());
         reports_.pop_front();
@@ -668,9 +701,14 @@ class WeightSubscriber::Impl {
   std::string transport_ ABSL_GUARDED_BY(mu_), transport_why_ ABSL_GUARDED_BY(mu_);  // And how.
   // Which holder was left in the last fetch, and why; else empty.
   std::string holder_fault_ ABSL_GUARDED_BY(mu_);
-  double fetch_seconds_ ABSL_GUARDED_BY(mu_) = 0;  // Of the version offered last.
+  double fetch_seconds_ ABSL_GUARDED_BY(mu_) = 0;                    // Of the version offered last.
+  std::map<std::string, double> active_times_ ABSL_GUARDED_BY(mu_);  // Of the one activated last.
   // The announcement to follow, and the last one of the trainer.
   std::optional<PublishedVersion> latest_ ABSL_GUARDED_BY(mu_), origin_latest_ ABSL_GUARDED_BY(mu_);
+  // The version that the trainer announced last, if it is on trial here.
+  std::optional<PolicyVersion> candidate_ ABSL_GUARDED_BY(mu_);
+  // The relay holds this version, which was on trial when it came, and has not named it to others.
+  std::optional<PublishedVersion> untold_ ABSL_GUARDED_BY(mu_);
   // When `latest_` was announced, on the real monotonic clock.
   absl::Duration announced_ ABSL_GUARDED_BY(mu_);
   // The highest version that any trainer announced, which never falls. If latest_ is set, it is

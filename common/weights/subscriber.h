@@ -14,6 +14,7 @@
 #include "common/weights/object_fetcher.h"
 #include "common/weights/relay_chain.h"
 #include "common/weights/staged.h"
+#include "common/weights/version_health.h"
 
 namespace sluice {
 class Clock;
@@ -34,6 +35,10 @@ class WeightRelay;
 // would arrive when they come faster than they can be downloaded. A broken connection is opened
 // again with back-off. A new address (the trainer restarted elsewhere), given by SetSource(), ends
 // at once the stream and the download from the old address.
+//
+// If the trainer has chosen this engine as the canary of a version, it alone hears of it. Until the
+// version is promoted, the relay does not name it to others, and the trainer is told every 100 ms
+// what the engine has found about it.
 //
 // An announcement below the highest version announced so far comes from a trainer that was replaced
 // and does not know it; it is not followed. A version that could not be downloaded, or that the
@@ -64,6 +69,9 @@ class WeightSubscriber {
     std::function<void(const absl::Status& why)> on_download_failed;
     // Called on the same thread at the end of each download, failed or not. May be empty.
     std::function<void(const ObjectFetcher::Stats& stats)> on_download_ended;
+    // What is known of the version that was activated last, while it is on trial here. Called on
+    // the thread of the reports, and may be empty; then the trainer is told nothing.
+    std::function<VersionHealth()> health;
   };
   // Called with each version that is ready, on the downloading thread. No other version is fetched
   // before it returns.

@@ -1,6 +1,7 @@
 #include "common/weights/weight_source.h"
 
 #include <utility>
+#include <vector>
 
 namespace sluice {
 
@@ -9,20 +10,34 @@ std::optional<PublishedVersion> WeightSource::latest() const {
   return latest_;
 }
 
-uint64_t WeightSource::AddListener(std::function<void(const PublishedVersion&)> on_latest) {
-  // The listener is added only once it has heard of `latest`. Were it added before, MoveLatest()
-  // might tell it of a newer version first.
-  std::optional<PublishedVersion> told;
+std::optional<PublishedVersion> WeightSource::candidate() const {
+  MutexLock lock(&latest_mu_);
+  return candidate_;
+}
+
+std::optional<Announcement> WeightSource::AnnouncedTo(const std::string& worker) const {
+  if (candidate_.has_value() && worker == canary_)
+    return Announcement{.version = *candidate_, .candidate = true};
+  if (!latest_.has_value()) return std::nullopt;
+  return Announcement{.version = *latest_};
+}
+
+uint64_t WeightSource::AddListener(std::string worker,
+                                   std::function<void(const Announcement&)> on_announced) {
+  // The listener is added only once it has heard of the newest version. Were it added before,
+  // MoveLatest() might tell it of a newer version first.
+  std::optional<Announcement> told;
   while (true) {
     {
       MutexLock lock(&latest_mu_);
-      if (latest_ == told) {
-        listeners_[next_listener_] = std::move(on_latest);
+      const std::optional<Announcement> announced = AnnouncedTo(worker);
+      if (announced == told) {
+        listeners_[next_listener_] = {std::move(worker), std::move(on_announced)};
         return next_listener_++;
       }
-      told = latest_;
+      told = announced;
     }
-    on_latest(*told);
+    if (told.has_value()) on_announced(*told);
   }
 }
 
@@ -31,15 +46,38 @@ void WeightSource::RemoveListener(uint64_t listener) {
   listeners_.erase(listener);
 }
 
+std::set<std::string> WeightSource::listeners() const {
+  MutexLock lock(&latest_mu_);
+  std::set<std::string> workers;
+  for (const auto& [unused, listener] : listeners_) workers.insert(listener.worker);
+  return workers;
+}
+
+// Listeners are called after the lock is released, because they may call the source.
 void WeightSource::MoveLatest(const PublishedVersion& latest) {
-  // Listeners are called after the lock is released, because they may call the source.
-  std::vector<std::function<void(const PublishedVersion&)>> listeners;
+  std::vector<std::function<void(const Announcement&)>> listeners;
   {
     MutexLock lock(&latest_mu_);
     latest_ = latest;
-    for (const auto& [unused, listener] : listeners_) listeners.push_back(listener);
+    candidate_.reset();
+    for (const auto& [unused, listener] : listeners_) listeners.push_back(listener.on_announced);
   }
-  for (const auto& listener : listeners) listener(latest);
+  for (const auto& listener : listeners) listener({.version = latest});
+}
+
+void WeightSource::MoveCandidate(const std::optional<PublishedVersion>& candidate,
+                                 const std::string& canary) {
+  std::vector<std::function<void(const Announcement&)>> listeners;
+  {
+    MutexLock lock(&latest_mu_);
+    candidate_ = candidate;
+    canary_ = canary;
+    if (!candidate_.has_value()) return;
+    for (const auto& [unused, listener] : listeners_) {
+      if (listener.worker == canary) listeners.push_back(listener.on_announced);
+    }
+  }
+  for (const auto& listener : listeners) listener({.version = *candidate, .candidate = true});
 }
 
 }  // namespace sluice

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,15 @@ struct WeightEdge {
   absl::Time created;
 };
 
+// What a subscriber is told.
+struct Announcement {
+  PublishedVersion version;
+  // The version is on trial at this subscriber, and no other must hear of it.
+  bool candidate = false;
+
+  bool operator==(const Announcement&) const = default;
+};
+
 // What a daemon serves of the weights of one job: a trainer all that it keeps (WeightPublisher), a
 // rollout what it holds of the newest version or is just receiving (WeightRelay).
 //
@@ -48,13 +58,18 @@ class WeightSource {
  public:
   virtual ~WeightSource() = default;
 
-  // The newest version that this daemon has published or heard of.
+  // The newest version that this daemon has published for all or heard of.
   std::optional<PublishedVersion> latest() const ABSL_LOCKS_EXCLUDED(latest_mu_);
-  // Calls `on_latest` each time `latest` moves, and once at once if there is a version. `on_latest`
+  // The newer version that is on trial at a worker, the canary.
+  std::optional<PublishedVersion> candidate() const ABSL_LOCKS_EXCLUDED(latest_mu_);
+  // Calls `on_announced` each time that what `worker` is to have changes, and once at once if there
+  // is a version for it: `latest`, or the candidate if the worker is the canary. `on_announced`
   // must not block. It may still be running when RemoveListener() returns.
-  uint64_t AddListener(std::function<void(const PublishedVersion&)> on_latest)
+  uint64_t AddListener(std::string worker, std::function<void(const Announcement&)> on_announced)
       ABSL_LOCKS_EXCLUDED(latest_mu_);
   void RemoveListener(uint64_t listener) ABSL_LOCKS_EXCLUDED(latest_mu_);
+  // The workers that listen.
+  std::set<std::string> listeners() const ABSL_LOCKS_EXCLUDED(latest_mu_);
 
   struct Lookup {
     std::shared_ptr<const std::string> object;  // Null: it is not here.
@@ -74,17 +89,29 @@ class WeightSource {
   uint64_t sent_bytes() const { return sent_; }
 
  protected:
-  // Moves `latest` and tells the listeners. If one thread alone calls it, each listener hears of
-  // the versions in this order.
+  // Moves `latest`, ends a trial, and tells the listeners. If one thread alone calls this and
+  // MoveCandidate(), each listener hears of the versions in this order.
   void MoveLatest(const PublishedVersion& latest) ABSL_LOCKS_EXCLUDED(latest_mu_);
+  // Tells `canary`, alone, of a newer version than `latest`. An earlier canary is told nothing and
+  // keeps what it has. Nullopt: nobody is told of the version on trial any more.
+  void MoveCandidate(const std::optional<PublishedVersion>& candidate, const std::string& canary)
+      ABSL_LOCKS_EXCLUDED(latest_mu_);
 
  private:
+  struct Listener {
+    std::string worker;
+    std::function<void(const Announcement&)> on_announced;
+  };
+  std::optional<Announcement> AnnouncedTo(const std::string& worker) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(latest_mu_);
+
   std::atomic<uint64_t> sent_ = 0;
 
   mutable Mutex latest_mu_;
   std::optional<PublishedVersion> latest_ ABSL_GUARDED_BY(latest_mu_);
-  std::map<uint64_t, std::function<void(const PublishedVersion&)>> listeners_
-      ABSL_GUARDED_BY(latest_mu_);
+  std::optional<PublishedVersion> candidate_ ABSL_GUARDED_BY(latest_mu_);
+  std::string canary_ ABSL_GUARDED_BY(latest_mu_);  // Of candidate_.
+  std::map<uint64_t, Listener> listeners_ ABSL_GUARDED_BY(latest_mu_);
   uint64_t next_listener_ ABSL_GUARDED_BY(latest_mu_) = 1;
 };
 

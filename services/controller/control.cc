@@ -124,6 +124,9 @@ absl::Status CheckControl(const ControlRequest& request) {
     case job::v1::VERB_SET:
     case job::v1::VERB_DELETE: return absl::OkStatus();
     case job::v1::VERB_ROLLBACK:
+      if (!request.has_step())
+        return absl::InvalidArgumentError("ROLLBACK needs `step`, the version to go back to");
+      return absl::OkStatus();
     case job::v1::VERB_PIN:
     case job::v1::VERB_RESCORE:
     case job::v1::VERB_READMIT:
@@ -132,7 +135,7 @@ absl::Status CheckControl(const ControlRequest& request) {
     default:
       return absl::InvalidArgumentError(
           absl::StrCat("there is no verb ", static_cast<int>(request.verb()),
-                       "; use PAUSE, RESUME, CANCEL, RETRY, SET or DELETE"));
+                       "; use PAUSE, RESUME, CANCEL, RETRY, ROLLBACK, SET or DELETE"));
   }
 }
 

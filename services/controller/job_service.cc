@@ -197,6 +197,7 @@ grpc::ServerUnaryReactor* JobService::Control(grpc::CallbackServerContext* conte
     LogAudit(person, VerbName(request->verb()), {.text = request->job()}, status);
     return Refuse(context, status);
   }
+  if (request->verb() == job::v1::VERB_ROLLBACK) return RollBack(context, request, response);
 
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   auto repeat = std::make_shared<absl::StatusOr<bool>>(absl::UnknownError("not done"));
@@ -224,6 +225,31 @@ grpc::ServerUnaryReactor* JobService::Control(grpc::CallbackServerContext* conte
         LogAudit(person, VerbName(request->verb()), *target, repeat->status());
         Finish(reactor, response, repeat->status());
       });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* JobService::RollBack(grpc::CallbackServerContext* context,
+                                               const job::v1::ControlRequest* request,
+                                               job::v1::ControlResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post([](Controller&, Instant) {},
+              [this, person = PersonOf(*context), reactor, request, response](Controller& core) {
+                AuditTarget target{.text = request->job()};
+                const absl::StatusOr<const Job*> job = FindFor(person, core, request->job());
+                if (!job.ok()) {
+                  LogAudit(person, VerbName(request->verb()), target, job.status());
+                  return reactor->Finish(rpc::ToGrpcStatus(job.status()));
+                }
+                target.job_id = (*job)->record.id;
+                target.job_name = (*job)->record.name;
+                Describe(**job, response->mutable_status());
+                RollBackWeights(
+                    *peers_, core, **job, *request,
+                    [person, target, reactor, request, response](const absl::Status& status) {
+                      LogAudit(person, VerbName(request->verb()), target, status);
+                      Finish(reactor, response, status);
+                    });
+              });
   return reactor;
 }
 

@@ -61,6 +61,10 @@ class JobService : public job::v1::JobService::CallbackService {
 
  private:
   class Watcher;
+  // Answers a checked Control of ROLLBACK, which the trainer does.
+  grpc::ServerUnaryReactor* RollBack(grpc::CallbackServerContext* context,
+                                     const job::v1::ControlRequest* request,
+                                     job::v1::ControlResponse* response);
   // Fills in the whole status, with the spec and, for an ended job, the result. Call it on
   // the loop's thread.
   void Describe(const Job& job, job::v1::JobStatus* out) const;

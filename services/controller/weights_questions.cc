@@ -84,6 +84,28 @@ void VerifyWeights(Peers& peers, const Controller& core, const Job& job,
   }
 }
 
+void RollBackWeights(Peers& peers, const Controller& core, const Job& job,
+                     const job::v1::ControlRequest& request,
+                     std::function<void(absl::Status)> done) {
+  const std::vector<std::string> trainers = WorkersOf(job, Role::kTrainer);
+  if (trainers.empty() || !job.live()) return done(NobodyServes(job, "trainer"));
+  if (request.incarnation() != job.assign.trainer_incarnation) {
+    return done(ErrorWith(
+        absl::StatusCode::kFailedPrecondition,
+        {.reason = "NOT_YET",
+         .catalogue = "SLUICE-CTL-0021",
+         .hint = absl::StrCat("look at it again: `sluice weights list ", job.record.name, "`")},
+        absl::StrCat("job ", job.record.name, " has incarnation ", job.assign.trainer_incarnation,
+                     " of its trainers by now, not ", request.incarnation())));
+  }
+
+  auto rollback = std::make_shared<weights::v1::RollbackRequest>();
+  peers.FillCall(job.record.id, rollback->mutable_call());
+  rollback->set_version(request.step());
+  peers.CallDaemon(core.AddressOf(trainers.front()), rollback,
+                   std::make_shared<weights::v1::RollbackResponse>(), std::move(done));
+}
+
 void PinWeights(Peers& peers, const Controller& core, const Job& job,
                 const job::v1::PinWeightsRequest& request, std::function<void(absl::Status)> done) {
   const std::vector<std::string> trainers = WorkersOf(job, Role::kTrainer);

@@ -25,6 +25,13 @@ void VerifyWeights(Peers& peers, const Controller& core, const Job& job,
                    const weights::v1::VerifyRequest& request,
                    std::function<void(std::vector<job::v1::RolloutVerified> verified)> done);
 
+// Has the trainer go back to the version `step`.
+// FAILED_PRECONDITION NOT_YET: the job has no trainer now, or others than those of `incarnation`.
+// Other errors are those of weights.v1.Rollback.
+void RollBackWeights(Peers& peers, const Controller& core, const Job& job,
+                     const job::v1::ControlRequest& request,
+                     std::function<void(absl::Status status)> done);
+
 // Pins or unpins a version at the trainer.
 // FAILED_PRECONDITION NOT_YET: the job has no trainer now.
 void PinWeights(Peers& peers, const Controller& core, const Job& job,

@@ -124,6 +124,8 @@ void Session::StartParts() {
   rescorer_ = std::make_unique<Rescorer>(
       Rescorer::Options{.job_name = options_.job_name, .one_in = options_.rescore_one_in},
       [this](Request request) { loop_->Add({std::move(request)}); }, metrics_);
+  probe_ =
+      std::make_unique<VersionProbe>([this](Request request) { loop_->Add({std::move(request)}); });
   const ModelConfig& model = made_.model.config;
   streamer_ = std::make_unique<Streamer>(
       Streamer::Options{.job_name = options_.job_name,
@@ -134,6 +136,7 @@ void Session::StartParts() {
                         .sealed =
                             [this](const Member& member) {
                               rescorer_->OnSealed(member, loop_->stats().version);
+                              if (spec_.canary) probe_->OnSealed(member);
                             }},
       client_.get(), leases_.get(), puts_.get(), renderer_.get(), metrics_, fail);
 
@@ -169,7 +172,8 @@ void Session::StartParts() {
                                     [this](const ObjectFetcher::Stats& stats) {
                                       metrics_.parent_changes.Add(stats.holders_left);
                                       metrics_.CountTransports(stats.used_by_transport);
-                                    }},
+                                    },
+                                .health = [this] { return TrialHealth(); }},
       made_.layout, made_.fingerprint, [this](StagedWeights staged) {
         metrics_.fetch.Observe(absl::ToDoubleSeconds(staged.fetch));
         metrics_.fetched_bytes.Add(static_cast<double>(staged.bytes));
@@ -311,6 +315,14 @@ absl::Status Session::health() const {
   return health_.status();
 }
 
+VersionHealth Session::TrialHealth() const {
+  VersionHealth health = probe_->health();
+  const RowHealth::Counts drawn = health_.counts();
+  health.rows += drawn.rows;
+  health.bad_rows += drawn.bad;
+  return health;
+}
+
 std::vector<common::v1::WaitEdge> Session::Explain() const {
   std::vector<common::v1::WaitEdge> edges = waits_.Edges();
   const EngineStats engine = loop_->stats();
@@ -415,6 +427,7 @@ void Session::OnStep(StepEvents events) {
     events.tokens.erase(tokens, events.tokens.end());
     events.failures.erase(failures, events.failures.end());
     rescorer_->TakeEvents(&others);
+    probe_->TakeEvents(&others);
     if (!others.tokens.empty() || !others.failures.empty()) handlers_.guests(std::move(others));
   }
 
@@ -440,6 +453,7 @@ void Session::OnActivation(const StagedWeights& staged, const Activation& activa
   }
 
   health_.StartVersion(activation.version);
+  probe_->StartVersion(activation.version, staged.candidate);
   common::v1::Loaded loaded;
   *loaded.mutable_version() = rpc::ToProto(activation.version);
   loaded.set_verified(true);

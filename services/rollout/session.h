@@ -32,6 +32,7 @@
 #include "services/rollout/metrics.h"
 #include "services/rollout/rescorer.h"
 #include "services/rollout/streamer.h"
+#include "services/rollout/version_probe.h"
 
 namespace sluice::job::v1 {
 class JobSpec;
@@ -57,6 +58,7 @@ struct SessionSpec {
   FanOut fan_out = FanOut::kAuto;
   bool shared_memory = false;  // See WeightSubscriber::Options.
   std::string weights_dir;     // weights.dir; empty: none.
+  bool canary = false;  // New versions may be on trial here.
 };
 
 // Reads what concerns this daemon from a job's spec. The engine gets `threads` threads.
@@ -171,6 +173,8 @@ class Session : private StepLoop::Sink {
   void OnBroken(absl::Status why) override;
 
   void OnQueueChange(const queue::v1::WatchResponse& change);
+  // What is known of the version that samples; see WeightSubscriber::Options.
+  VersionHealth TrialHealth() const;
   void ReleaseLeases(const std::vector<std::string>& leases) const;
   void Fail(absl::Status why);
 
@@ -191,6 +195,7 @@ class Session : private StepLoop::Sink {
   std::unique_ptr<LeaseKeeper> leases_;
   std::unique_ptr<PutStream> puts_;
   std::unique_ptr<Rescorer> rescorer_;
+  std::unique_ptr<VersionProbe> probe_;
   std::unique_ptr<Streamer> streamer_;
   std::unique_ptr<StepLoop> loop_;
   std::unique_ptr<Grants> grants_;

@@ -80,6 +80,7 @@ absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) 
     SLUICE_RETURN_IF_ERROR(
         Annotate(roots->Check(read.weights_dir, Roots::Access::kRead), "weights.dir"));
   }
+  read.canary = spec.weights().has_canary();
   read.kv = read.deterministic || spec.weights().kv_cache() == "recompute" ? KvPolicy::kRecompute
                                                                            : KvPolicy::kKeep;
   read.group_size = std::max(1u, rollout.group().size());

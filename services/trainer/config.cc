@@ -24,6 +24,15 @@ std::vector<JobConfig::Source> SourcesOf(const Sources& from) {
   return sources;
 }
 
+CanaryRules CanaryOf(const job::v1::Canary& canary) {
+  CanaryRules rules{.tokens = canary.tokens(),
+                    .wait = rpc::FromProto(canary.wait()),
+                    .max_gap = canary.max_gap(),
+                    .max_reward_drop = std::nullopt};
+  if (canary.has_max_reward_drop()) rules.max_reward_drop = canary.max_reward_drop();
+  return rules;
+}
+
 }  // namespace
 
 absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
@@ -90,6 +99,7 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
       spec.weights().encoding() == "full" ? WeightEncoding::kFull : WeightEncoding::kAuto;
   if (spec.weights().has_dir())
     config.weights_dir = WeightFolderOf(spec.weights().dir(), spec.name(), config.id);
+  if (spec.weights().has_canary()) config.canary = CanaryOf(spec.weights().canary());
   if (spec.limits().has_max_steps()) config.max_steps = spec.limits().max_steps();
 
   config.eval_every_steps = spec.eval().every_steps();

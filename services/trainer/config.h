@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "common/collective/port_range.h"
 #include "common/weights/publisher.h"
+#include "services/trainer/core/canary.h"
 #include "services/trainer/core/memory_plan.h"
 #include "services/trainer/core/settings.h"
 
@@ -70,7 +71,8 @@ struct JobConfig {
   int64_t publish_every_steps = 1;
   int retain_versions = 4;  // Number of newest versions whose weights can be fetched.
   WeightEncoding encoding = WeightEncoding::kAuto;
-  int64_t max_steps = -1;  // -1: no limit.
+  std::optional<CanaryRules> canary;  // Nullopt: new versions go to all rollouts at once.
+  int64_t max_steps = -1;             // -1: no limit.
 
   int64_t eval_every_steps = 0;       // 0: no evaluations.
   std::vector<Source> eval_sources;   // The datasets.

@@ -2,7 +2,9 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
+#include <limits>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -21,6 +23,7 @@
 #include "common/weights/publisher.h"
 #include "common/weights/service.h"
 #include "common/weights/weight_mirror.h"
+#include "services/trainer/canary_trial.h"
 #include "services/trainer/core/step_metrics.h"
 #include "services/trainer/core/trainer.h"
 #include "services/trainer/demonstrations.h"
@@ -63,6 +66,7 @@ class TrainingJob::Impl {
         reporter_(&job_, &metrics_, std::move(hooks.on_step)),
         queue_(&job_),
         checkpoints_(&job_, &metrics_),
+        trial_(&job_),
         evaluations_(&job_) {
     receivers_ = static_cast<int>(job_.config.rollouts.size());
   }
@@ -97,6 +101,8 @@ class TrainingJob::Impl {
   absl::Status JoinRanks();
   absl::StatusOr<TensorSet> InitialWeights(const ModelDir& model) const;
   std::unique_ptr<WeightMirror> MakeMirror();
+  void ServeWeights();
+  std::optional<Publication::Canary> CanaryAfter(const JobQueue::Restored& restored);
   absl::StatusOr<PublishedVersion> PublishAgain(int64_t version);
   std::optional<PublishedVersion> PublishUnfinishedEvaluation();
 
@@ -109,6 +115,12 @@ class TrainingJob::Impl {
   absl::StatusOr<CheckpointContents> MakeCheckpoint(std::string cursor);
   absl::Status CheckSkips(const StepResult& result) const;
   void Report(const StepResult& result, const PhaseSeconds& seconds);
+
+  // Going back to an older version.
+  absl::Status AskRollback(int64_t version);
+  void CloseDesk();  // No call of AskRollback() runs from here on.
+  absl::Status RollbackStatus() const;
+  void GoBack(const absl::Status& why, PolicyVersion promoted);
 
   // Parts of the end.
   absl::Status WriteLastCheckpoint();
@@ -147,12 +159,14 @@ class TrainingJob::Impl {
   JobCheckpoints checkpoints_;
   std::unique_ptr<WeightMirror> mirror_;  // Of the publisher. Null: the job has no weights.dir.
   std::shared_ptr<WeightPublisher> publisher_;
+  CanaryTrial trial_;
   std::unique_ptr<Publication> publication_;
   JobEvaluations evaluations_;
 
   TrainState state_;  // State after the last applied step.
   // Cursor and path of the checkpoint from which the run goes on; empty if there is none.
   std::string cursor_, checkpoint_;
+  bool requeue_ = false;                 // See JobQueue::Restore().
   RowEncoder encode_row_;                // Of supervised jobs.
   std::optional<HeldOutRows> held_out_;  // Of supervised jobs with evaluations.
   // Number of experts that a token goes through, over all layers; 0 if the model has no experts.
@@ -162,6 +176,16 @@ class TrainingJob::Impl {
   int64_t replay_end_ = 0;
   // What the queue said when it had no further batch. Empty if limits.max_steps was reached.
   std::string why_done_;
+
+  // Where calls of Rollback find this object, as long as it is there.
+  struct RollbackDesk {
+    Mutex mu;
+    Impl* job ABSL_GUARDED_BY(mu) = nullptr;
+  };
+  const std::shared_ptr<RollbackDesk> desk_ = std::make_shared<RollbackDesk>();
+  mutable Mutex rollback_mu_;
+  std::optional<int64_t> rollback_
+      ABSL_GUARDED_BY(rollback_mu_);  // The version that was asked for.
 };
 
 void TrainingJob::Impl::Run() {
@@ -174,6 +198,11 @@ void TrainingJob::Impl::Run() {
   if (status.ok()) status = Connect();
   if (status.ok()) status = Train();
   busy_.reset();
+  CloseDesk();
+  // A person may have asked for a rollback before the first step, or after the last one.
+  if (const absl::Status asked = RollbackStatus();
+      !asked.ok() && (status.ok() || absl::IsCancelled(status)))
+    status = asked;
   End(status);
 }
 
@@ -230,6 +259,7 @@ absl::Status TrainingJob::Impl::Load() {
     SLUICE_ASSIGN_OR_RETURN(initial, InitialWeights(model));
   }
   if (keeps_initial) SLUICE_RETURN_IF_ERROR(trainer_->SetReference(initial));
+  requeue_ = config.requeue || checkpoints_.BeginsAtFork(found);
   if (found.has_value()) {
     state_ = found->state;
     cursor_ = std::move(found->cursor);
@@ -279,7 +309,7 @@ absl::Status TrainingJob::Impl::Connect() {
   const JobConfig& config = job_.config;
   SLUICE_RETURN_IF_ERROR(queue_.Connect());
   SLUICE_ASSIGN_OR_RETURN(const JobQueue::Restored restored,
-                          queue_.Restore(cursor_, checkpoint_, state_));
+                          queue_.Restore(cursor_, checkpoint_, state_, requeue_));
   replay_end_ = restored.replay_end;
 
   publisher_ = std::make_shared<WeightPublisher>(
@@ -291,15 +321,19 @@ absl::Status TrainingJob::Impl::Connect() {
                                      if (mirror_ != nullptr) mirror_->Write(*publisher_);
                                    }},
       job_.clock);
+  std::vector<WeightPublisher::Withdrawn> withdrawn;
+  for (const Fork& fork : checkpoints_.forks())
+    withdrawn.push_back({fork.withdrawn, fork.version, fork.cause});
+  publisher_->SetWithdrawn(std::move(withdrawn));
   if (!config.weights_dir.empty()) mirror_ = MakeMirror();
   SLUICE_RETURN_IF_ERROR(evaluations_.Open(version(), publisher_.get()));
   // The publisher takes versions only in rising order, so the older version is published before the
   // first one of this run.
   const std::optional<PublishedVersion> unfinished = PublishUnfinishedEvaluation();
   checkpoints_.StartWriting(queue_.client(), checkpoint_, version());
-  publication_ = std::make_unique<Publication>(publisher_.get(), queue_.client(), job_.clock,
-                                               metrics_.publish(), restored.published,
-                                               [this] { queue_.CancelReading(); });
+  publication_ = std::make_unique<Publication>(
+      publisher_.get(), queue_.client(), job_.clock, metrics_.publish(), restored.published,
+      CanaryAfter(restored), [this] { queue_.CancelReading(); });
 
   const auto publishes =
       job_.waits.Begin({.kind = "VERSION",
@@ -308,8 +342,10 @@ absl::Status TrainingJob::Impl::Connect() {
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights,
                           Snapshot(config.settings.dtype));
   OfferWeights(std::move(weights));
+  // A version on trial needs a canary that can fetch it; else nobody asks before it is published.
+  if (config.canary.has_value()) ServeWeights();
   SLUICE_RETURN_IF_ERROR(publication_->Flush());
-  weights_->SetPublisher(job_.config.id, publisher_);
+  if (!config.canary.has_value()) ServeWeights();
 
   if (unfinished.has_value()) {
     SLUICE_RETURN_IF_ERROR(evaluations_.Start(*unfinished));
@@ -346,6 +382,36 @@ std::unique_ptr<WeightMirror> TrainingJob::Impl::MakeMirror() {
   return std::make_unique<WeightMirror>(
       WeightMirror::Options{.on_change = on_change},
       WeightFolderWriter(config.weights_dir, config.id, config.incarnation));
+}
+
+void TrainingJob::Impl::ServeWeights() {
+  {
+    MutexLock lock(&desk_->mu);
+    desk_->job = this;
+  }
+  weights_->SetPublisher(job_.config.id, publisher_,
+                         [desk = desk_](int64_t version) -> absl::Status {
+                           MutexLock lock(&desk->mu);
+                           if (desk->job == nullptr)
+                             return absl::UnavailableError("the job leaves this trainer");
+                           return desk->job->AskRollback(version);
+                         });
+}
+
+void TrainingJob::Impl::CloseDesk() {
+  MutexLock lock(&desk_->mu);
+  desk_->job = nullptr;
+}
+
+// Versions up to the one that rollouts were given last are known from their trials, if they lie on
+// the branch: a replay makes them again. Later ones are not, even if a checkpoint holds them.
+std::optional<Publication::Canary> TrainingJob::Impl::CanaryAfter(
+    const JobQueue::Restored& restored) {
+  if (!job_.config.canary.has_value()) return std::nullopt;
+  int64_t known = version();
+  if (restored.published.has_value())
+    known = std::min(restored.published->number, std::max(restored.replay_end, version()));
+  return Publication::Canary{.trial = &trial_, .rules = *job_.config.canary, .known = known};
 }
 
 absl::StatusOr<PublishedVersion> TrainingJob::Impl::PublishAgain(int64_t version) {
@@ -388,7 +454,8 @@ absl::Status TrainingJob::Impl::Train() {
   ReportStanding(true, "training");
   reporter_.StartClock();
   absl::Status status;
-  while (status.ok() && !leave_ && !job_.config.IsLast(version())) status = Step();
+  while (status.ok() && !leave_ && RollbackStatus().ok() && !job_.config.IsLast(version()))
+    status = Step();
 
   if (ReasonOf(status) == "END") {  // The data is used up, or the queue has lower limits.
     log::Info("data_ended",
@@ -396,7 +463,8 @@ absl::Status TrainingJob::Impl::Train() {
     why_done_ = std::string(status.message());
     status = absl::OkStatus();
   }
-  // A failed publication cancels the wait for data.
+  // A rollback and a failed publication cancel the wait for data.
+  if (const absl::Status asked = RollbackStatus(); !asked.ok()) return asked;
   if (absl::IsCancelled(status) && !publication_->status().ok()) status = publication_->status();
   if (leave_ && (status.ok() || absl::IsCancelled(status))) {
     trainer_->Abandon();
@@ -410,7 +478,9 @@ absl::Status TrainingJob::Impl::Train() {
       job_.waits.Begin({.kind = "STORE",
                         .id = job_.config.checkpoint_dir,
                         .cause = absl::StrCat(job_.worker, " writes the last checkpoint")});
-  if (status.ok()) status = publication_->Flush();
+  // A trainer that leaves does not wait for the trial of a version, which the next one publishes.
+  const bool tries = leave_ && job_.config.canary.has_value();
+  if (status.ok() && !tries) status = publication_->Flush();
   if (status.ok()) status = checkpoints_.Flush();
   return status;
 }
@@ -460,6 +530,7 @@ absl::StatusOr<TrainingJob::Impl::TrainedStep> TrainingJob::Impl::TrainBatch(
     seconds->wait_data += job_.SecondsSince(start);
     SLUICE_RETURN_IF_ERROR(slice.status());
 
+    if (job_.config.canary.has_value()) trial_.AddRewards(slice->groups);
     for (const Group& group : slice->groups) {
       // To the queue a row is one trajectory, whatever number of answers it has.
       const size_t entries = encode_row_ ? 1 : group.members.size();
@@ -537,7 +608,10 @@ absl::StatusOr<CheckpointContents> TrainingJob::Impl::MakeCheckpoint(std::string
                             .critic = std::move(sources.critic),
                             .critic_moments = std::move(sources.critic_moments),
                             .state = state_,
-                            .cursor = std::move(cursor)};
+                            .cursor = std::move(cursor),
+                            .promoted = job_.config.canary.has_value()
+                                            ? std::optional(publication_->published().number)
+                                            : std::nullopt};
 }
 
 absl::Status TrainingJob::Impl::CheckSkips(const StepResult& result) const {
@@ -631,6 +705,9 @@ void TrainingJob::Impl::End(const absl::Status& status) {
   queue_.StopReading(/*release=*/status.ok());
   queue_.CancelAll();
   evaluations_.Abandon();
+  trial_.Stop();
+  const PolicyVersion promoted =
+      publication_ == nullptr ? PolicyVersion() : publication_->published();
   publication_.reset();
   checkpoints_.StopWriting();
   queue_.StopRenewing();
@@ -646,6 +723,7 @@ void TrainingJob::Impl::End(const absl::Status& status) {
   const bool cancelled = absl::IsCancelled(status) || reason == "RANK_LOST";
   if (status.ok() || (leave_ && cancelled)) return ReportStanding(false, "left");
 
+  if (reason == "WITHDRAWN" || reason == "ROLLED_BACK") return GoBack(status, promoted);
   log::Error("job_ended",
              {{"job_id", job_.config.name}, {"version", version()}, {"error", status}});
   if (reason == "FENCED") return ReportStanding(false, "fenced", status.message());
@@ -669,6 +747,62 @@ void TrainingJob::Impl::End(const absl::Status& status) {
   ReportStanding(false, "failed", StatusText(status));
 }
 
+// Going back. -----------------------------------------------------------------------------------
+
+// Called on a thread of the server, while the job's thread does its work.
+absl::Status TrainingJob::Impl::AskRollback(int64_t version) {
+  SLUICE_RETURN_IF_ERROR(checkpoints_.CheckCovered(version));
+  {
+    MutexLock lock(&rollback_mu_);
+    if (rollback_ == version) return absl::OkStatus();
+    if (rollback_.has_value()) {
+      return Error(absl::StatusCode::kFailedPrecondition, "NOT_YET",
+                   absl::StrCat("the run is going back to version ", *rollback_,
+                                " already; ask again when it runs"));
+    }
+    rollback_ = version;
+  }
+  trial_.Stop();
+  queue_.CancelReading();
+  evaluations_.Cancel();
+  return absl::OkStatus();
+}
+
+absl::Status TrainingJob::Impl::RollbackStatus() const {
+  MutexLock lock(&rollback_mu_);
+  if (!rollback_.has_value()) return absl::OkStatus();
+  return Error(absl::StatusCode::kAborted, "ROLLED_BACK",
+               absl::StrCat("it was asked to go back to version ", *rollback_));
+}
+
+// Gives up the versions after one that is known to be right, and has the next incarnation go on
+// from there.
+void TrainingJob::Impl::GoBack(const absl::Status& why, PolicyVersion promoted) {
+  std::optional<int64_t> asked;
+  {
+    MutexLock lock(&rollback_mu_);
+    asked = rollback_;
+  }
+  const bool withdrawn = ReasonOf(why) == "WITHDRAWN";
+  int64_t most = withdrawn ? promoted.number : std::numeric_limits<int64_t>::max();
+  if (asked.has_value()) most = std::min(most, *asked);
+  const int64_t to = checkpoints_.FindCovered(most);
+  const std::string cause =
+      absl::StrCat(why.message(), "; the run goes on from version ", to,
+                   to == 0     ? ", the model"
+                   : withdrawn ? ", the newest checkpoint that is known to be right"
+                               : ", which a checkpoint holds",
+                   ", and what was sampled under later versions is dropped");
+  const absl::Status noted = checkpoints_.AddFork(
+      to, withdrawn ? trial_.withdrawn().value_or(policy_version()) : policy_version(),
+      std::string(why.message()));
+  if (!noted.ok()) return ReportStanding(false, "failed", StatusText(noted));
+  log::Warning("goes_back", {{"job_id", job_.config.name}, {"to", to}, {"cause", why}});
+  job_.RaiseEvent(withdrawn ? common::v1::SEVERITY_ERROR : common::v1::SEVERITY_WARNING,
+                  withdrawn ? "version_withdrawn" : "rolled_back", cause);
+  ReportStanding(false, "restore", cause);
+}
+
 void TrainingJob::Impl::ReportStanding(bool ready, absl::string_view phase,
                                        absl::string_view cause) const {
   if (!on_standing_) return;
@@ -684,6 +818,7 @@ void TrainingJob::Impl::Leave(bool checkpoint) {
   leave_ = true;
   queue_.CancelReading();
   evaluations_.Cancel();
+  trial_.Stop();
   if (checkpoint) {
     // Before the ranks have met there is no step to end and nothing to store.
     ranks_.AbortUnlessJoined();

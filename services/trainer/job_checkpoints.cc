@@ -1,10 +1,12 @@
 #include "services/trainer/job_checkpoints.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
 
@@ -35,7 +37,9 @@ absl::Status JobCheckpoints::Open(const ModelDir& model) {
                                .keep_last = config.keep_last,
                                .keep_every_steps = config.keep_every_steps,
                                .max_shard_bytes = config.max_shard_bytes});
-  return store_->Prepare();
+  SLUICE_RETURN_IF_ERROR(store_->Prepare());
+  SLUICE_ASSIGN_OR_RETURN(forks_, Forks::Read(config.checkpoint_dir));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::optional<Checkpoint>> JobCheckpoints::FindNewest() {
@@ -45,7 +49,10 @@ absl::StatusOr<std::optional<Checkpoint>> JobCheckpoints::FindNewest() {
   }
 
   std::vector<std::string> damaged;
-  SLUICE_ASSIGN_OR_RETURN(std::optional<Checkpoint> found, store_->ReadNewest(&damaged));
+  SLUICE_ASSIGN_OR_RETURN(std::optional<Checkpoint> found,
+                          store_->ReadNewest(&damaged, [this](const PolicyVersion& version) {
+                            return forks_->Holds(version);
+                          }));
   const std::string instead =
       found.has_value()
           ? absl::StrCat("the run goes on from ", found->path)
@@ -56,8 +63,52 @@ absl::StatusOr<std::optional<Checkpoint>> JobCheckpoints::FindNewest() {
     job_->RaiseEvent(common::v1::SEVERITY_ERROR, "checkpoint_damaged",
                      absl::StrCat(what, "; ", instead));
   }
-  if (!found.has_value() && damaged.empty()) RaiseEarlierJobEvent();
+  if (!found.has_value() && damaged.empty() && forks().empty()) RaiseEarlierJobEvent();
   return found;
+}
+
+bool JobCheckpoints::BeginsAtFork(const std::optional<Checkpoint>& found) const {
+  if (forks().empty()) return false;
+  return !found.has_value() || found->state.version.incarnation <= forks().back().incarnation;
+}
+
+std::vector<int64_t> JobCheckpoints::ListOnBranch() const {
+  std::vector<int64_t> versions;
+  for (const CheckpointEntry& entry : store_->List()) {
+    if (entry.status.ok() && forks_->Holds(entry.state.version))
+      versions.push_back(entry.state.version.number);
+  }
+  return versions;
+}
+
+int64_t JobCheckpoints::FindCovered(int64_t most) const {
+  int64_t found = 0;
+  for (const int64_t version : ListOnBranch()) {
+    if (version <= most) found = std::max(found, version);
+  }
+  return found;
+}
+
+absl::Status JobCheckpoints::CheckCovered(int64_t version) const {
+  const std::vector<int64_t> versions = ListOnBranch();
+  if (version == 0 || std::count(versions.begin(), versions.end(), version) > 0)
+    return absl::OkStatus();
+  return ErrorWith(
+      absl::StatusCode::kNotFound,
+      {.reason = "GONE",
+       .hint = "name one of these; checkpoint.keep_last and checkpoint.keep_every_steps decide "
+               "which ones are kept"},
+      absl::StrCat("no checkpoint holds version ", version, "; the run can go back to version 0, ",
+                   "the model",
+                   versions.empty() ? "" : ", and to these: ", absl::StrJoin(versions, ", ")));
+}
+
+absl::Status JobCheckpoints::AddFork(int64_t version, PolicyVersion withdrawn,
+                                     const std::string& cause) {
+  return forks_->Add({.incarnation = job_->config.incarnation,
+                      .version = version,
+                      .withdrawn = withdrawn,
+                      .cause = cause});
 }
 
 // A job starts from its model even if an earlier job of the same name has left checkpoints. A user

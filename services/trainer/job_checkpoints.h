@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "services/trainer/checkpoint_writer.h"
 #include "services/trainer/core/checkpoint.h"
+#include "services/trainer/core/forks.h"
 #include "services/trainer/core/lineage.h"
 #include "services/trainer/job_context.h"
 #include "services/trainer/metrics.h"
@@ -32,6 +33,20 @@ class JobCheckpoints {
   // Finds the checkpoint to go on from. Nullopt: the run starts from the model. Damaged
   // checkpoints, and those of an earlier job of this name, are reported as events.
   absl::StatusOr<std::optional<Checkpoint>> FindNewest();
+  // Whether a run that goes on from `found` begins at a fork that no checkpoint has followed. Then
+  // the queue must not hand out again the batches of the branch that was given up.
+  bool BeginsAtFork(const std::optional<Checkpoint>& found) const;
+  const std::vector<Fork>& forks() const { return forks_->all(); }
+
+  // The newest version up to `most` that the run can go back to: that of a checkpoint on its
+  // branch, or 0, the model.
+  int64_t FindCovered(int64_t most) const;
+  // Whether there is a checkpoint of `version`, or it is 0. May be called from any thread once the
+  // run has begun.
+  // NOT_FOUND GONE: there is none; the message names those that there are.
+  absl::Status CheckCovered(int64_t version) const;
+  // Notes that the next incarnation goes on from `version`, and why. Call StopWriting() before.
+  absl::Status AddFork(int64_t version, PolicyVersion withdrawn, const std::string& cause);
   absl::StatusOr<Checkpoint> ReadVersion(int64_t version) const {
     return store_->ReadVersion(version);
   }
@@ -63,10 +78,13 @@ class JobCheckpoints {
 
  private:
   void RaiseEarlierJobEvent();
+  // Versions of the checkpoints on the job's branch, oldest first.
+  std::vector<int64_t> ListOnBranch() const;
 
   JobContext* const job_;
   Metrics* const metrics_;
   std::unique_ptr<CheckpointStore> store_;
+  std::optional<Forks> forks_;  // Set by Open().
   std::unique_ptr<CheckpointWriter> writer_;
   std::string lineage_tail_;  // Lines since the newest checkpoint.
   int64_t newest_ = -1;       // Version of the newest checkpoint; -1: there is none.

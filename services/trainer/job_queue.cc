@@ -39,13 +39,12 @@ void JobQueue::MoveTo(const std::string& address) {
 
 absl::StatusOr<JobQueue::Restored> JobQueue::Restore(const std::string& cursor,
                                                      const std::string& checkpoint,
-                                                     const TrainState& state) {
+                                                     const TrainState& state, bool requeue) {
   const int64_t version = state.version.number;
   queue::v1::RestoreRequest request;
   request.set_cursor(cursor);
   request.set_checkpoint(checkpoint);
-  request.set_mode(job_->config.requeue ? queue::v1::RESTORE_MODE_REQUEUE
-                                        : queue::v1::RESTORE_MODE_REPLAY);
+  request.set_mode(requeue ? queue::v1::RESTORE_MODE_REQUEUE : queue::v1::RESTORE_MODE_REPLAY);
 
   const auto waits = job_->waits.Begin(
       {.kind = "DAEMON",

@@ -45,10 +45,11 @@ class JobQueue {
     int64_t replay_end = 0;
   };
   // Sends the queue back to `state`, whose checkpoint is at `checkpoint` and holds `cursor`; both
-  // are empty if the run starts from the model.
+  // are empty if the run starts from the model. With `requeue`, batches after it are not handed out
+  // again as they were; their groups compete for places in new ones.
   // DATA_LOSS: the queue's ledger at that version is not that of `state`.
   absl::StatusOr<Restored> Restore(const std::string& cursor, const std::string& checkpoint,
-                                   const TrainState& state);
+                                   const TrainState& state, bool requeue);
 
   // Begins to read batches ahead, and to renew their leases.
   void StartReading(BatchReader::Options options);

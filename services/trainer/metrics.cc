@@ -48,10 +48,14 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name, doubl
                                   with("phase", name));
   };
   publishing_ = {.encode = update("encode"),
+                 .trial = update("trial"),
                  .commit = update("commit"),
                  .bytes = registry->AddCounter("sluice_weights_bytes_total",
                                                "Bytes of weights, by what was done with them.",
-                                               with("kind", "published"))};
+                                               with("kind", "published")),
+                 .withdrawn = registry->AddCounter(
+                     "sluice_weights_withdrawn_total",
+                     "Versions that were withdrawn after their trial at a canary.", labels_)};
   version_ =
       registry->AddGauge("sluice_trainer_policy_version",
                          "Number of steps that the weights contain.", with("policy", "policy"));

@@ -16,9 +16,11 @@ struct PhaseSeconds {
 
 // What publishing takes; see Publication. The handles are thread-safe.
 struct PublishMetrics {
-  metrics::Histogram encode;  // Time to make and store chunks and manifest.
-  metrics::Histogram commit;  // Time until the queue knows the version.
-  metrics::Counter bytes;     // Of chunks.
+  metrics::Histogram encode;   // Time to make and store chunks and manifest.
+  metrics::Histogram trial;    // Time of the trial at the canary.
+  metrics::Histogram commit;   // Time from then until the queue knows the version.
+  metrics::Counter bytes;      // Of chunks.
+  metrics::Counter withdrawn;  // Versions.
 };
 
 // The metrics of one job. When the last copy of this object is destroyed, its gauges end, and the

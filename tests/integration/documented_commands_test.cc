@@ -104,6 +104,8 @@ constexpr Rule kReplaced[] = {
     {"job wait digits --for SUCCEEDED", "job wait evaluated --for SUCCEEDED"},
     {"rollout-1", "rollout-0"},
     {"digits@1200", "digits@$(($(sluice job steps digits --last 1 -o name) + 1))"},
+    // Its checkpoints are of even versions.
+    {"weights rollback digits 40", "weights rollback digits 1"},
     {"queue peek digits 1:2f", "queue peek digits $(sluice queue peek digits -o name | head -n 1)"},
 };
 
@@ -115,7 +117,8 @@ constexpr Rule kExits[] = {
     {"sluice doctor", "1"},                  // The host may have a fault.
     {"sluice eval digits@1200", "5"},        // The job goes on, and forgets old versions
     {"sluice queue peek digits 1:2f", "5"},  // and old groups.
-    {"sluice job delete digits", "2"},       // Nobody can be asked.
+    {"sluice weights rollback digits 40", "5"},
+    {"sluice job delete digits", "2"},  // Nobody can be asked.
     {"sluice job delete digits --yes", "0"},
 };
 

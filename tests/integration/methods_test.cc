@@ -163,6 +163,15 @@ TEST_F(MethodsTest, WeightsMethodsFenceAnOldIncarnationAndMayBeRepeated) {
   // The engine holds a version once it samples, and it has trained a step.
   EXPECT_TRUE(
       CallTwice<weights::v1::VerifyResponse>(*cluster_.channel("rollout-0"), verify).equal());
+
+  weights::v1::RollbackRequest rollback;
+  rollback.set_version(1'000'000'000);
+  SetCall("rollout-0", 2, rollback.mutable_call());
+  EXPECT_EQ(ReasonOf(CallOnce(trainer, rollback)), "WRONG_ROLE");
+  SetCall("controller-0", 0, rollback.mutable_call());
+  ExpectUnimplemented(*cluster_.channel("rollout-0"), rollback, &called_);
+  for (int time = 0; time < 2; ++time)
+    EXPECT_EQ(ReasonOf(CallOnce(trainer, rollback)), "GONE") << "no checkpoint has this version";
   EXPECT_EQ(ListUncalledMethods("sluice.weights.v1.WeightsService", called_), "");
 }
 

@@ -23,6 +23,7 @@ constexpr int kAttempts = 5;
 
 struct WeightsOptions {
   std::string server, output, job, version, replica;
+  int64_t number = 0;
 };
 
 // Asks for what is kept, and for one manifest if `manifest` is not empty.
@@ -40,7 +41,8 @@ absl::StatusOr<weights::v1::ListResponse> ListWeights(const rpc::Channel& channe
 ExitCode ListVersions(const WeightsOptions& o, const rpc::Channel& channel) {
   const auto list = ListWeights(channel, o.job);
   if (!list.ok()) return Complain(list.status());
-  if (IsData(o.output)) PrintRows(ToJson(*list), {"nodes", "leases", "replicas"}, o.output);
+  if (IsData(o.output))
+    PrintRows(ToJson(*list), {"nodes", "leases", "replicas", "withdrawn"}, o.output);
   else std::fputs(WeightsText(*list).c_str(), stdout);
   return kDone;
 }
@@ -131,6 +133,29 @@ ExitCode UnpinVersion(const WeightsOptions& o, const rpc::Channel& channel) {
   return FindAndSetPin(o, channel, false);
 }
 
+ExitCode RollBack(const WeightsOptions& o, const rpc::Channel& channel) {
+  // The incarnation tells a second try of this call from another rollback.
+  job::v1::GetRequest get;
+  get.set_job(o.job);
+  job::v1::JobStatus job;
+  if (const absl::Status got = rpc::Call(channel, get, &job); !got.ok()) return Complain(got);
+  job::v1::ControlRequest request;
+  request.set_job(job.job());
+  request.set_verb(job::v1::VERB_ROLLBACK);
+  request.set_incarnation(job.incarnation());
+  request.set_step(o.number);
+  job::v1::ControlResponse response;
+  if (const absl::Status done = rpc::Call(channel, request, &response); !done.ok())
+    return Complain(done);
+  if (IsData(o.output)) {
+    PrintData({{"job", job.job()}, {"version", o.number}}, o.output);
+  } else {
+    std::printf("%s goes back to version %lld; what was sampled under later versions is dropped\n",
+                o.job.c_str(), static_cast<long long>(o.number));
+  }
+  return kDone;
+}
+
 using WeightsHandler = ExitCode (*)(const WeightsOptions&, const rpc::Channel&);
 
 Command WeightsCommand(const char* name, const char* summary, const char* example,
@@ -163,7 +188,7 @@ std::vector<Command> WeightsCommands() {
           "list",
           "List the weight versions that the trainer keeps, who keeps them from being "
           "freed, and what each rollout has: its version, its phase, from whom and by which "
-          "transport it fetches.",
+          "transport it fetches. Also the version that is on trial, and those that were withdrawn.",
           "  sluice weights list digits\n  sluice weights list digits -o json", ListVersions),
       WeightsCommand("show", "Show the manifest of one version: its states, layout and chunks.",
                      "  sluice weights show digits latest\n  sluice weights show digits latest -o "
@@ -192,6 +217,18 @@ std::vector<Command> WeightsCommands() {
                      "  sluice weights pin digits latest", PinVersion, AddVersion),
       WeightsCommand("unpin", "End the pin of a version.", "  sluice weights unpin digits latest",
                      UnpinVersion, AddVersion),
+      WeightsCommand(
+          "rollback",
+          "Make a running job go back to a version of which there is a checkpoint, and on from "
+          "there. All rollouts get these weights; what was sampled under later versions is "
+          "dropped, which the ledger counts (off_branch).",
+          "  sluice weights rollback digits 40", RollBack,
+          [](CLI::App* app, WeightsOptions* o) {
+            app->add_option(
+                   "VERSION", o->number,
+                   "number of a checkpoint's version (a folder step-N), or 0, the initial model")
+                ->required();
+          }),
   };
 }
 

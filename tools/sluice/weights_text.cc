@@ -70,6 +70,13 @@ std::string SecondsAt(const weights::v1::Replica& replica, const char* part) {
   return it == replica.times().end() ? "-" : absl::StrFormat("%.3f s", it->second);
 }
 
+std::string TrialText(const weights::v1::Trial& trial) {
+  return absl::StrFormat("version %s is on trial at %s since %.0f s: %s",
+                         VersionOf(trial.version()),
+                         trial.replica().empty() ? "no rollout yet" : trial.replica(),
+                         absl::ToDoubleSeconds(rpc::FromProto(trial.waited())), trial.text());
+}
+
 uint64_t BytesOf(const std::vector<WeightStep>& path) {
   uint64_t bytes = 0;
   for (const WeightStep& step : path) bytes += step.edge.bytes;
@@ -80,10 +87,11 @@ uint64_t BytesOf(const std::vector<WeightStep>& path) {
 
 std::string WeightsText(const ListResponse& list) {
   std::vector<std::vector<std::string>> versions = {
-      {"VERSION", "KIND", "BYTES", "MANIFEST", "STATE", "HELD BY"}};
+      {"VERSION", "KIND", "BYTES", "MANIFEST", "STATE", "STANDING", "HELD BY"}};
   for (const VersionNode& node : list.nodes()) {
     versions.push_back({VersionOf(node.version()), KindText(node.kind()), SizeText(node.bytes()),
                         ShortHex(node.manifest()), ShortHex(node.state()),
+                        node.candidate() ? "on trial" : "promoted",
                         HoldersText(list, node.manifest())});
   }
   std::vector<std::vector<std::string>> replicas = {
@@ -96,7 +104,14 @@ std::string WeightsText(const ListResponse& list) {
          SecondsAt(replica, "fetch"), SecondsAt(replica, "pause"), absl::StrFormat("%.0f s", age),
          replica.cause().empty() ? "-" : replica.cause()});
   }
-  return absl::StrCat(Table(versions), "\n", Table(replicas));
+  std::string text = absl::StrCat(Table(versions), "\n", Table(replicas));
+  if (list.has_trial()) absl::StrAppend(&text, "\n", TrialText(list.trial()), "\n");
+  for (const weights::v1::Withdrawn& withdrawn : list.withdrawn()) {
+    absl::StrAppend(&text, "\nversion ", VersionOf(withdrawn.version()),
+                    " was given up, and the run went on from version ", withdrawn.from(), ": ",
+                    withdrawn.cause(), "\n");
+  }
+  return text;
 }
 
 std::string ManifestText(const Manifest& manifest, const std::string& id) {

@@ -562,6 +562,7 @@ absl::Status CheckpointStore::CheckMayWrite(const TrainState& state) const {
 
 absl::StatusOr<std::string> CheckpointStore::Write(CheckpointContents contents) {
   const TrainState state = contents.state;
+  const std::optional<int64_t> promoted = contents.promoted;
   const PolicyVersion version = state.version;
   const std::string path = absl::StrCat(options_.dir, "/step-", version.number);
 
@@ -586,7 +587,7 @@ absl::StatusOr<std::string> CheckpointStore::Write(CheckpointContents contents) 
   SLUICE_RETURN_IF_ERROR(SyncDir(options_.dir));
   (void)RemoveTree(temporary);  // The old checkpoint of this number, if there was one.
   damaged_.erase(path);
-  Prune(path);
+  Prune(path, promoted);
   return path;
 }
 
@@ -612,7 +613,8 @@ std::vector<CheckpointEntry> CheckpointStore::List() const {
 }
 
 absl::StatusOr<std::optional<Checkpoint>> CheckpointStore::ReadNewest(
-    std::vector<std::string>* damaged) {
+    std::vector<std::string>* damaged,
+    const std::function<bool(const PolicyVersion&)>& is_on_branch) {
   const std::vector<CheckpointEntry> entries = List();
   SLUICE_RETURN_IF_ERROR(CheckOwners(entries));
 
@@ -624,6 +626,7 @@ absl::StatusOr<std::optional<Checkpoint>> CheckpointStore::ReadNewest(
     if (!entry.status.ok()) note_damage(entry.path, entry.status);
   }
   for (auto entry = entries.rbegin(); entry != entries.rend() && entry->status.ok(); ++entry) {
+    if (is_on_branch && !is_on_branch(entry->state.version)) continue;
     absl::StatusOr<Checkpoint> checkpoint = ReadCheckpoint(entry->path);
     if (checkpoint.ok()) return std::optional<Checkpoint>(*std::move(checkpoint));
     if (!absl::IsDataLoss(checkpoint.status())) return checkpoint.status();
@@ -641,18 +644,23 @@ absl::StatusOr<Checkpoint> CheckpointStore::ReadVersion(int64_t number) const {
 
 // Damaged checkpoints are neither counted nor removed: they must not push out one that verifies,
 // and a person may want to look at them.
-void CheckpointStore::Prune(const std::string& written) const {
+void CheckpointStore::Prune(const std::string& written, std::optional<int64_t> promoted) const {
   std::vector<CheckpointEntry> whole;
   for (CheckpointEntry& entry : List()) {
     if (entry.status.ok() && !damaged_.contains(entry.path)) whole.push_back(std::move(entry));
   }
   const std::set<std::string> linked = LinkedCheckpoints(options_.dir);
+  const auto covers = std::find_if(
+      whole.rbegin(), whole.rend(),
+      [promoted](const CheckpointEntry& entry) { return entry.state.version.number <= promoted; });
+  const std::string covering = covers == whole.rend() ? "" : covers->path;
   const size_t keep_last = static_cast<size_t>(std::max(1, options_.keep_last));
   for (size_t i = 0; i + keep_last < whole.size(); ++i) {
     const int64_t number = whole[i].state.version.number;
     const bool for_good = options_.keep_every_steps > 0 && number % options_.keep_every_steps == 0;
     const bool named = linked.contains(absl::StrCat("step-", number));
-    if (!for_good && !named && whole[i].path != written) (void)RemoveTree(whole[i].path);
+    const bool needed = whole[i].path == written || whole[i].path == covering;
+    if (!for_good && !named && !needed) (void)RemoveTree(whole[i].path);
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -48,6 +49,9 @@ struct CheckpointContents {
   std::string lineage_tail;  // Lines of the steps since `previous`.
   // Path of the checkpoint from which the run went on; empty if it was the initial model.
   std::string previous;
+  // The newest version that all rollouts were given, if newer ones are tried first: the newest
+  // checkpoint that is not younger is not removed, so that the run can go back to it.
+  std::optional<int64_t> promoted;
 };
 
 // A checkpoint that was read from disk and verified.
@@ -123,8 +127,8 @@ class CheckpointStore {
 
   // Writes a checkpoint and returns its path. Each tensor source is read in parts, from its first
   // tensor to its last, and dropped when it is written. Then removes the checkpoints that neither
-  // `keep_last`, `keep_every_steps` nor a link (evaluations.h) keeps. The checkpoint just written,
-  // and those that ReadNewest() found damaged, are never removed.
+  // `keep_last`, `keep_every_steps`, `promoted` nor a link (evaluations.h) keeps. The checkpoint
+  // just written, and those that ReadNewest() found damaged, are never removed.
   //
   // RESOURCE_EXHAUSTED: the disk is full; nothing but a temporary folder has changed.
   // DATA_LOSS CHECKPOINT_DAMAGED: the lineage of `previous` is not what was written there.
@@ -140,10 +144,13 @@ class CheckpointStore {
   };
   const Writers& writers() const { return writers_; }
 
-  // Reads the newest checkpoint (by incarnation, then number) that verifies. The reasons why others
-  // do not verify are added to *damaged. Returns nullopt if none verifies.
+  // Reads the newest checkpoint (by incarnation, then number) that verifies and lies on the branch
+  // (forks.h). The reasons why others do not verify are added to *damaged. Returns nullopt if none
+  // does both.
   // FAILED_PRECONDITION: one of them was written by a newer build or by another job.
-  absl::StatusOr<std::optional<Checkpoint>> ReadNewest(std::vector<std::string>* damaged);
+  absl::StatusOr<std::optional<Checkpoint>> ReadNewest(
+      std::vector<std::string>* damaged,
+      const std::function<bool(const PolicyVersion&)>& is_on_branch = nullptr);
   // Reads the checkpoint of version `number`.
   // NOT_FOUND: there is none.
   // DATA_LOSS: it does not verify.
@@ -168,7 +175,7 @@ class CheckpointStore {
   // Writes tensors number `indices` (all of them if it is empty), with all ranks if they can.
   absl::Status WriteTensors(const std::string& dir, const char* stem, const TensorSource& tensors,
                             absl::Span<const size_t> indices, WrittenFiles* written) const;
-  void Prune(const std::string& written) const;
+  void Prune(const std::string& written, std::optional<int64_t> promoted) const;
 
   const Options options_;
   // Paths that ReadNewest() could not verify. A path is removed when it is written again.

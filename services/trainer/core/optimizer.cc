@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/algorithms/proximal.h"
+#include "common/base/failpoint.h"
 #include "common/base/status.h"
 #include "common/collective/collective.h"
 #include "common/models/parallel.h"
@@ -188,6 +189,7 @@ absl::StatusOr<Optimizer::Outcome> Optimizer::Apply(const Gradient& gradient, do
   outcome.grad_norm = gradient.norm;
   outcome.lr = settings_.lr * schedule_.Factor(updates_) * lr_factor;
   if (!std::isfinite(outcome.grad_norm)) return outcome;
+  if (!HitFailpoint("trainer.optimizer.lr_x1000").ok()) outcome.lr *= 1000;
 
   const double grad_scale = gradient.scale * ClipFactor(outcome.grad_norm, settings_.max_grad_norm);
   ++updates_;

@@ -370,6 +370,16 @@ TEST(JobFile, SetsThatNameNothingAreTold) {
                           "trainer.optimizer. Did you mean \"lr\"?"));
 }
 
+TEST(JobFile, ACanaryNeedsAnotherRolloutThatItProtects) {
+  EXPECT_THAT(ProblemLines(Parse(kMinimal, {"weights.canary={}", "resources.rollout.max=2"})),
+              ElementsAre());
+  EXPECT_THAT(ProblemLines(Parse(kMinimal, {"weights.canary={}", "resources.rollout.max=1"})),
+              ElementsAre(HasSubstr("weights.canary needs at least 2 rollouts, but "
+                                    "resources.rollout.max is 1")));
+  EXPECT_THAT(ProblemLines(Parse(kMinimal, {"weights.canary={}", "kind=sft"})),
+              testing::Contains(HasSubstr("weights.canary is not used by kind: sft")));
+}
+
 TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
   // A --set and what its problem must say. An empty text means that the value is accepted.
   const std::pair<const char*, const char*> cases[] = {
@@ -377,6 +387,10 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
       {"rollout.group.min=9", "rollout.group.min is 9, but the maximum is rollout.group.size = 8"},
       {"weights.every_steps=6",
        "weights.every_steps is 6, but the maximum is queue.max_staleness + 1 = 5"},
+      {"weights.canary={}", ""},
+      {"weights.canary={max_gap: 0}", "weights.canary.max_gap is 0"},
+      {"weights={canary: {}, retain_versions: 1}",
+       "weights.retain_versions is 1, but weights.canary needs at least 2"},
       {"queue.admission.staleness=5",
        "queue.admission.staleness is 5, but the maximum is queue.max_staleness = 4"},
       {"queue.admission.statistic=strict", "mask needs queue.admission.statistic: masked"},

@@ -73,6 +73,7 @@ const std::map<std::string, std::string> kReaders = {
     {"queue", "services/queue/convert.cc"},
     {"queue.keep.restore", kTrainer},
     {"weights", kTrainer},
+    {"weights.canary", kTrainer},
     {"weights.fan_out", kRollout},
     {"weights.shared_memory", kRollout},
     {"weights.kv_cache", kRollout},

@@ -256,7 +256,8 @@ TEST_F(PublicationTest, AListenerHearsOfVersionsInTheirOrder) {
   ASSERT_TRUE(publisher_->Publish(RandomSet(1), {1, 1}, "").ok());
   std::vector<int64_t> heard;
   bool published = false;
-  publisher_->AddListener([&](const PublishedVersion& latest) {
+  publisher_->AddListener("rollout-0", [&](const Announcement& announced) {
+    const PublishedVersion& latest = announced.version;
     if (!std::exchange(published, true)) {
       EXPECT_TRUE(publisher_->Publish(RandomSet(2), {1, 2}, "").ok());
     }

@@ -166,7 +166,9 @@ TEST_F(AuditTest, EachVerbOfEachCallerGivesOneLine) {
   EXPECT_EQ(ReasonOf(results_.at("Cancel by bob")), "OTHERS_JOB");
   EXPECT_EQ(results_.at("Cancel by root"), absl::OkStatus());
   EXPECT_EQ(results_.at("Cancel by alice"), absl::OkStatus());
-  EXPECT_EQ(ReasonOf(results_.at("Rollback by alice")), "NOT_BUILT");
+  EXPECT_EQ(ReasonOf(results_.at("Pin by alice")), "NOT_BUILT");
+  EXPECT_EQ(results_.at("Rollback by alice").code(), absl::StatusCode::kInvalidArgument)
+      << "it names no version";
   EXPECT_EQ(results_.at("Verb 99 by alice").code(), absl::StatusCode::kInvalidArgument);
 }
 

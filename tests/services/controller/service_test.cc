@@ -611,8 +611,8 @@ TEST_F(ServiceTest, AVerbOrFieldThatIsNotBuiltIsRefusedByName) {
   };
   job::v1::ControlRequest request;
   request.set_job("digits");
-  request.set_verb(job::v1::VERB_ROLLBACK);
-  EXPECT_THAT(refusal(request), HasSubstr("ROLLBACK of a job"));
+  request.set_verb(job::v1::VERB_PIN);
+  EXPECT_THAT(refusal(request), HasSubstr("PIN of a job"));
   request.set_verb(job::v1::VERB_PAUSE);
   request.set_keep_warm(true);
   EXPECT_THAT(refusal(request), HasSubstr("keep_warm of PAUSE"));

@@ -107,6 +107,7 @@ class CheckpointTest : public ::testing::Test {
       if (k >= from) contents.lineage_tail += LineageLine(entry);
     }
 
+    contents.promoted = promoted_;
     if (from > 0) contents.previous = absl::StrCat(dir_, "/step-", from);
     return store.Write(contents);
   }
@@ -115,6 +116,7 @@ class CheckpointTest : public ::testing::Test {
   const ModelDir model_ = TinyModelDir();
   std::map<std::string, DType> types_;  // Of the model's tensors; those not listed are fp32.
   int64_t max_shard_bytes_ = kMaxShardBytes;
+  std::optional<int64_t> promoted_;
   TensorSet weights_ = *InitWeights(model_.config, 3);
   TensorSet critic_;  // Empty: the job has none.
   TensorSet moments_ = *TensorSet::Create({{"m.x", DType::kF32, {2}}, {"v.x", DType::kF32, {2}}});
@@ -319,6 +321,28 @@ TEST_F(CheckpointTest, AHigherIncarnationIsNewerWhateverTheNumber) {
   ASSERT_TRUE(Write(Store(), 9, 0).ok());
   ASSERT_TRUE(Write(Store(), 4, 0, /*incarnation=*/2).ok());
   EXPECT_EQ((*Store().ReadNewest(nullptr))->state.version, (PolicyVersion{2, 4}));
+}
+
+TEST_F(CheckpointTest, WhatLiesOffTheBranchIsPassedOverAlsoIfItIsNewer) {
+  for (int64_t v = 1; v <= 3; ++v) ASSERT_TRUE(Write(Store(), v, v - 1).ok());
+  const auto until = [](int64_t most) {
+    return [most](const PolicyVersion& version) { return version.number <= most; };
+  };
+  EXPECT_EQ((*Store().ReadNewest(nullptr, until(2)))->state.version, (PolicyVersion{1, 2}));
+  EXPECT_FALSE(Store().ReadNewest(nullptr, until(0))->has_value());
+}
+
+// The trial of version 3 may end badly while checkpoints of later versions are written.
+TEST_F(CheckpointTest, TheNewestThatIsNotYoungerThanThePromotedVersionIsKept) {
+  for (int64_t v = 1; v <= 5; ++v) {
+    promoted_ = 2;
+    ASSERT_TRUE(Write(Store(/*keep_last=*/1), v, v - 1).ok());
+  }
+  EXPECT_THAT(PathsOf(Store().List()), ElementsAre(dir_ + "/step-2", dir_ + "/step-5"));
+
+  promoted_ = 5;
+  ASSERT_TRUE(Write(Store(/*keep_last=*/1), 6, 5).ok());
+  EXPECT_THAT(PathsOf(Store().List()), ElementsAre(dir_ + "/step-5", dir_ + "/step-6"));
 }
 
 TEST_F(CheckpointTest, ANumberIsWrittenAnewByALaterIncarnation) {

@@ -58,6 +58,29 @@ TEST(WeightsTextTest, TheListShowsVersionsHoldersAndWhereEachReplicaFetches) {
   EXPECT_THAT(text, HasSubstr("rollout-2 lied"));
 }
 
+TEST(WeightsTextTest, TheListShowsWhatIsOnTrialAndWhatWasGivenUp) {
+  ListResponse list = SomeList();
+  EXPECT_THAT(WeightsText(list), testing::Not(HasSubstr("trial")));
+
+  list.mutable_nodes(2)->set_candidate(true);
+  *list.mutable_trial()->mutable_version() = rpc::ToProto(PolicyVersion{2, 9});
+  list.mutable_trial()->set_replica("rollout-1");
+  list.mutable_trial()->mutable_waited()->set_seconds(3);
+  list.mutable_trial()->set_text("it has computed 7 of 256 tokens");
+  weights::v1::Withdrawn& withdrawn = *list.add_withdrawn();
+  *withdrawn.mutable_version() = rpc::ToProto(PolicyVersion{1, 12});
+  withdrawn.set_from(5);
+  withdrawn.set_cause("4 of 4 rows of logits are not finite");
+
+  const std::string text = WeightsText(list);
+  EXPECT_THAT(text, testing::ContainsRegex("2:8 +delta .* promoted"));
+  EXPECT_THAT(text, testing::ContainsRegex("2:9 +delta .* on trial"));
+  EXPECT_THAT(text,
+              HasSubstr("version 2:9 is on trial at rollout-1 since 3 s: it has computed 7 "));
+  EXPECT_THAT(text,
+              HasSubstr("version 1:12 was given up, and the run went on from version 5: 4 of"));
+}
+
 TEST(WeightsTextTest, AVersionIsNamedInFullOrByItsNumberOrAsTheLatest) {
   const ListResponse list = SomeList();
   for (const char* name : {"2:8", "8"})

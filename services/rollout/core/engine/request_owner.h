@@ -10,6 +10,7 @@ enum class RequestOwner : uint8_t {
   kJob = 0,       // The job's own work: its events go to the streamer.
   kRescorer = 1,  // Rescorer, which checks the engine.
   kGuest = 2,     // Callers of the HTTP API and of EngineService.
+  kProbe = 3,     // VersionProbe, which tries a version.
 };
 
 // The lowest id of an owner's requests; the owner counts on from there.

@@ -21,6 +21,11 @@ bool RowHealth::CountRows(const StepEvents& events) {
   return AtFault() && !before;
 }
 
+RowHealth::Counts RowHealth::counts() const {
+  MutexLock lock(&mu_);
+  return {.rows = rows_, .bad = nonfinite_};
+}
+
 absl::Status RowHealth::status() const {
   MutexLock lock(&mu_);
   if (!AtFault()) return absl::OkStatus();

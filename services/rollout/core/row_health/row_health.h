@@ -26,6 +26,12 @@ class RowHealth {
   // Counts the rows of a step. Returns true if with this step status() became an error.
   bool CountRows(const StepEvents& events) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // The rows of the version so far, and those of them that are bad.
+  struct Counts {
+    uint64_t rows = 0, bad = 0;
+  };
+  Counts counts() const ABSL_LOCKS_EXCLUDED(mu_);
+
   // UNAVAILABLE: the version is at fault; the message has its numbers. It is OK again after the
   // next StartVersion().
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
