@@ -228,11 +228,26 @@ TEST_F(WeightFolderTest, AVersionIsAnnouncedWhenItIsInTheFolder) {
                             Clock::Real());
   source = &publisher;
   std::vector<std::optional<PolicyVersion>> found;
-  publisher.AddListener([&](const PublishedVersion&) { found.push_back(ReadAll()); });
+  publisher.AddListener("rollout-0", [&](const Announcement&) { found.push_back(ReadAll()); });
   for (int64_t v = 0; v < 3; ++v)
     ASSERT_TRUE(publisher.Publish(FolderWeights(static_cast<uint64_t>(v)), {1, v}, "").ok());
   EXPECT_THAT(found,
               testing::ElementsAre(PolicyVersion{1, 0}, PolicyVersion{1, 1}, PolicyVersion{1, 2}));
+}
+
+TEST_F(WeightFolderTest, AVersionOnTrialIsInTheFolderOnceItIsPromoted) {
+  WeightMirror mirror({}, MakeWriter(1));
+  WeightPublisher* source = nullptr;
+  WeightPublisher publisher({.job = kFolderJob, .on_stored = [&] { mirror.Write(*source); }},
+                            Clock::Real());
+  source = &publisher;
+  ASSERT_TRUE(publisher.Publish(FolderWeights(0), {1, 0}, "").ok());
+  const auto staged = publisher.Stage(FolderWeights(1), {1, 1});
+  ASSERT_TRUE(staged.ok()) << staged.status();
+  publisher.Try(*staged, "rollout-0");
+  EXPECT_EQ(ReadAll(), (PolicyVersion{1, 0}));
+  publisher.Promote(*staged);
+  EXPECT_EQ(ReadAll(), (PolicyVersion{1, 1}));
 }
 
 TEST_F(WeightFolderTest, ADiskThatHangsHoldsUpOneVersionForItsPatienceAndTheNextNotAtAll) {
