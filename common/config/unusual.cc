@@ -1,6 +1,7 @@
 // Warns of values with which a job runs, but which are probably a mistake.
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "common/config/rules.h"
@@ -93,15 +94,26 @@ void CheckUnusualKeeping(const job::v1::JobSpec& spec, SpecProblems& check) {
   }
 }
 
-// Tasks of one kind and seed that have a level in common are the same, where they have one place.
+// Whether two generators make a task in common: those of one kind, seed and level are the same in
+// the same place.
+bool MakeTheSame(const job::v1::Generator& a, const job::v1::Generator& b) {
+  if (a.kind() != b.kind() || a.seed() != b.seed() || a.levels().empty() || b.levels().empty())
+    return false;
+  // After this many places the levels of both begin again.
+  const int places = std::lcm(a.levels_size(), b.levels_size());
+  for (int i = 0; i < places; ++i) {
+    if (a.levels(i % a.levels_size()) == b.levels(i % b.levels_size())) return true;
+  }
+  return false;
+}
+
 void CheckUnusualGenerators(const job::v1::JobSpec& spec, SpecProblems& check) {
   for (int i = 0; i < spec.eval().datasets_size() && spec.eval().every_steps() > 0; ++i) {
     const job::v1::DataSource& held_out = spec.eval().datasets(i);
     for (int j = 0; j < spec.data().train_size(); ++j) {
       const job::v1::DataSource& train = spec.data().train(j);
       if (!held_out.has_generator() || !train.has_generator()) continue;
-      check.WarnIf(held_out.generator().kind() == train.generator().kind() &&
-                       held_out.generator().seed() == train.generator().seed(),
+      check.WarnIf(MakeTheSame(held_out.generator(), train.generator()),
                    absl::StrCat("eval.datasets.", i, ".generator"), "makes tasks that data.train.",
                    j, " is trained on, since both have the seed ", train.generator().seed(),
                    "; give it another one");

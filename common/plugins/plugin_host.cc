@@ -114,7 +114,9 @@ void PluginHost::Run() {
           std::min(options_.first_back_off * (1 << std::min(next->failures, 20)), kMostBackOff);
       ++next->failures;
       next->next_start = Monotonic() + back_off;
-      const bool broken = !ever_ran_ && ++first_failures_ == kFirstFailures;
+      // If all sandboxes are taken, that is no fault of the plug-in.
+      const bool busy = absl::IsResourceExhausted(last_failure_);
+      const bool broken = !ever_ran_ && !busy && ++first_failures_ == kFirstFailures;
       const absl::Status why = last_failure_;
       mu_.Unlock();
       log::Warning("plugin_failed", {{"job_id", options_.job},

@@ -258,8 +258,8 @@ void PluginProcess::End(absl::Status why) {
       }
       pending_.clear();
     }
-    child_->Kill();
   }
+  child_->Kill();  // It may take long, if what runs in a sandbox does not end.
   changed_.NotifyAll();
 }
 

@@ -55,13 +55,25 @@ std::vector<sandbox::Bind> BindsOf(const PluginCommand& command) {
     binds.push_back({std::string(path), std::string(path)});
   };
   show(command.folder);
-  // /bin is a link to a folder of /usr.
   const absl::string_view bin = ParentOf(command.argv[0]);
-  if (absl::EndsWith(bin, "/bin") && bin != "/bin") show(ParentOf(bin));
+  const std::string above(ParentOf(bin));
+  if (absl::EndsWith(bin, "/bin") && IsRegularFile(above + "/pyvenv.cfg")) show(above);
   for (const std::string& word : command.argv) {
     if (absl::StartsWith(word, "/") && !IsBelow(word, "/bin") && IsRegularFile(word)) show(word);
   }
   return binds;
+}
+
+// Whether the path is that of the file or folder itself. By a link a plug-in could be shown what its
+// owner may not name.
+absl::Status CheckNoLinks(const std::string& path) {
+  const std::unique_ptr<char, decltype(&std::free)> real(realpath(path.c_str(), nullptr),
+                                                         &std::free);
+  if (real == nullptr) return ErrnoStatus(errno, path);
+  if (path == real.get() && path != "/") return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the sandbox of the plug-in cannot show ", path, ", which is ", real.get(),
+                   ": name the plug-in, and the folder of its Python, by the paths without links"));
 }
 
 // Whether all users can read the path. A root's sandboxes have users of their own.
@@ -100,6 +112,7 @@ LaunchPlugin LaunchInSandbox(sandbox::Launcher* launcher, const sandbox::Limits&
         .binds = BindsOf(plugin),
         .limits = limits};
     for (const sandbox::Bind& bind : command.binds) {
+      SLUICE_RETURN_IF_ERROR(CheckNoLinks(bind.from));
       if (geteuid() == 0) SLUICE_RETURN_IF_ERROR(CheckReadable(bind.from));
     }
     for (const char* const name : {"LANG", "LC_ALL", "TZ"}) {

@@ -1,5 +1,6 @@
 #include "common/verifiers/ifeval.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,7 +54,7 @@ absl::StatusOr<std::vector<Instruction>> InstructionsOf(const nlohmann::json& ro
   return instructions;
 }
 
-// The forms of an answer of which one must follow an instruction.
+// The forms of an answer of which one must follow an instruction, each once.
 std::vector<std::string> FormsOf(absl::string_view answer, bool loose) {
   std::vector<std::string> forms = {std::string(answer)};
   if (!loose) return forms;
@@ -66,6 +67,8 @@ std::vector<std::string> FormsOf(absl::string_view answer, bool loose) {
   forms.push_back(lines ? trimmed(answer.substr(0, last)) : "");
   forms.push_back(lines && first < last ? trimmed(answer.substr(first + 1, last - first - 1)) : "");
   for (size_t i = 0; i < 4; ++i) forms.push_back(absl::StrReplaceAll(forms[i], {{"*", ""}}));
+  std::sort(forms.begin(), forms.end());
+  forms.erase(std::unique(forms.begin(), forms.end()), forms.end());
   return forms;
 }
 
@@ -80,8 +83,9 @@ class Ifeval : public Verifier {
     const std::vector<std::string> forms = FormsOf(Utf8Lossy(text), loose_);
 
     uint64_t steps = 0;
-    for (const Instruction& instruction : instructions)
-      steps += instruction.check.passes * forms[0].size() * forms.size();
+    for (const Instruction& instruction : instructions) {
+      for (const std::string& form : forms) steps += instruction.check.passes * form.size();
+    }
     if (steps > kMaxBytesRead) return Verdict{.reason = "too_complex"};
 
     size_t followed = 0;

@@ -7,6 +7,7 @@
 #include "common/base/digest.h"
 #include "common/base/roots.h"
 #include "common/base/status.h"
+#include "common/data/generator.h"
 #include "common/rpc/access.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/enums.h"
@@ -107,7 +108,8 @@ absl::StatusOr<Spec> SpecFrom(const v1::QueueSpec& in) {
   spec.token_bytes = in.token_bytes();
   const std::shared_ptr<const Roots> roots = ProcessRoots();
   for (const v1::Source& source : in.sources()) {
-    if (roots != nullptr) SLUICE_RETURN_IF_ERROR(roots->Check(source.path(), Roots::Access::kRead));
+    if (roots != nullptr && !IsGeneratorText(source.path()))
+      SLUICE_RETURN_IF_ERROR(roots->Check(source.path(), Roots::Access::kRead));
     spec.sources.push_back({.name = source.name(),
                             .path = source.path(),
                             .weight = source.weight(),

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/data/dataset.h"
+#include "common/data/generator.h"
 #include "common/log/log.h"
 
 namespace sluice::queue {
@@ -62,7 +63,10 @@ absl::StatusOr<std::shared_ptr<const RowSource>> ReadRowSourcesAgain(const JobHe
         absl::StatusCode::kFailedPrecondition,
         {.reason = "DATA_CHANGED",
          .catalogue = "SLUICE-QUEUE-0008",
-         .hint = "put the file back as it was and restart the queue, or delete the job"},
+         .hint =
+             IsGeneratorText(source.path)
+                 ? "restart the queue with the build with which the job began, or delete the job"
+                 : "put the file back as it was and restart the queue, or delete the job"},
         absl::StrCat("data.train ", source.name, ": ", source.path,
                      " holds other rows than when the job began"));
   }

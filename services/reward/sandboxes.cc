@@ -73,8 +73,7 @@ absl::StatusOr<LaunchPlugin> Sandboxes::MakePluginLaunch(const job::v1::Reward& 
   {
     MutexLock lock(&mu_);
     if (plugins_ == nullptr) {
-      SLUICE_ASSIGN_OR_RETURN(plugins_, sandbox::Launcher::Make({.slots = kMostPluginProcesses,
-                                                                 .allow_unsafe = allow_unsafe_}));
+      SLUICE_ASSIGN_OR_RETURN(plugins_, sandbox::Launcher::Make({.slots = kMostPluginProcesses}));
     }
     launcher = plugins_.get();
   }

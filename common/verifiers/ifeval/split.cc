@@ -14,9 +14,17 @@ namespace {
 
 // Abbreviations behind whose full stop a sentence mostly goes on, in lower case.
 constexpr absl::string_view kAbbreviations[] = {
-    "al",   "approx", "cf",  "co",  "corp", "dept", "dr", "e.g", "eq",  "etc", "fig", "gen", "gov",
-    "hon",  "i.e",    "inc", "jr",  "lt",   "ltd",  "mr", "mrs", "ms",  "mt",  "no",  "p.m", "a.m",
+    "al",   "approx", "cf",  "co",  "corp", "dept", "dr", "e.g", "eq",  "etc", "gen", "gov",
+    "hon",  "i.e",    "inc", "jr",  "lt",   "ltd",  "mr", "mrs", "ms",  "mt",  "p.m", "a.m",
     "prof", "rep",    "rev", "sen", "sgt",  "sr",   "st", "u.k", "u.s", "vol", "vs"};
+// The same, if a number comes next.
+constexpr absl::string_view kBeforeNumbers[] = {"fig", "no", "nos", "pp"};
+// Words that mostly begin a sentence if they have a capital.
+constexpr absl::string_view kStarters[] = {
+    "A",     "After", "Also", "An",      "And", "As",   "At",   "But",   "For",  "He",
+    "Her",   "His",   "How",  "However", "I",   "If",   "In",   "It",    "Its",  "My",
+    "Of",    "On",    "Our",  "She",     "So",  "That", "The",  "Their", "Then", "There",
+    "These", "They",  "This", "To",      "We",  "What", "When", "Who",   "Why",  "You"};
 
 // A character of a text, and where it lies.
 struct Character {
@@ -62,7 +70,16 @@ bool IsInnerStop(absl::string_view text, size_t dot, size_t line) {
     return word != "I";  // "So am I." ends a sentence.
   if (absl::c_all_of(word, [](unsigned char c) { return absl::ascii_isdigit(c); }))
     return begin == line;
-  return absl::c_linear_search(kAbbreviations, absl::AsciiStrToLower(word));
+  size_t next = dot + 1;
+  while (next < text.size() && absl::ascii_isspace(static_cast<unsigned char>(text[next]))) ++next;
+  size_t end = next;
+  while (end < text.size() && absl::ascii_isalnum(static_cast<unsigned char>(text[end]))) ++end;
+  const absl::string_view follower = text.substr(next, end - next);
+  const std::string lower = absl::AsciiStrToLower(word);
+  if (absl::c_linear_search(kBeforeNumbers, lower))
+    return !follower.empty() && absl::ascii_isdigit(static_cast<unsigned char>(follower[0]));
+  return absl::c_linear_search(kAbbreviations, lower) &&
+         !absl::c_linear_search(kStarters, follower);
 }
 
 }  // namespace
@@ -171,15 +188,24 @@ bool IsLower(absl::string_view text) { return HasOnly(text, /*upper=*/false); }
 uint64_t CountCapitalWords(absl::string_view text) {
   uint64_t words = 0;
   size_t begin = 0;
-  for (size_t at = 0; at <= text.size();) {
-    const bool space = at < text.size() && IsSpace(CharacterAt(text, at).code_point);
-    if (space || at == text.size()) {
-      if (IsUpper(text.substr(begin, at - begin))) ++words;
-      if (at == text.size()) break;
-      begin = CharacterAt(text, at).end;
+  const auto end_word = [&](size_t end) {
+    if (end > begin && IsUpper(text.substr(begin, end - begin))) ++words;
+  };
+  for (size_t at = 0; at < text.size();) {
+    const Character c = CharacterAt(text, at);
+    const bool apostrophe = c.code_point == '\'' || c.code_point == 0x2019;
+    // What follows an apostrophe is a word too, with it: "I'm" is "I" and "'m", "DON'T" is two.
+    const bool inner = c.code_point == '-' || c.code_point == '.';
+    if (apostrophe) {
+      end_word(at);
+      begin = at;
+    } else if (!inner && !IsWordCharacter(c.code_point)) {
+      end_word(at);
+      begin = c.end;
     }
-    at = CharacterAt(text, at).end;
+    at = c.end;
   }
+  end_word(text.size());
   return words;
 }
 

@@ -33,7 +33,8 @@ std::string Lower(absl::string_view text);
 bool IsUpper(absl::string_view text);
 bool IsLower(absl::string_view text);
 
-// The number of pieces between white space that are IsUpper().
+// The number of words that are IsUpper(). A word ends at white space and at punctuation other than
+// hyphens and full stops. An apostrophe begins a new one: "I'm" has two.
 uint64_t CountCapitalWords(absl::string_view text);
 
 // Where `part`, which is not empty, occurs in `text`: without overlaps, from the left. With

@@ -217,6 +217,17 @@ TEST_P(SandboxedPluginTest, AVirtualEnvironmentIsSeenWithItsPackages) {
   RemoveTree(venv).IgnoreError();
 }
 
+// By a link its owner could show it what the owner may not name.
+TEST_P(SandboxedPluginTest, AFolderThatIsALinkIsRefused) {
+  const std::string other = sandbox::MakeFolder(), link = other + "/link";
+  ASSERT_EQ(symlink(folder_.c_str(), link.c_str()), 0);
+  StartHost({{"verl", link + "/reward.py:compute_score"}});
+  const auto results = host_->Score({{{"completion", "number 1"}}}, absl::Seconds(30));
+  EXPECT_THAT(results.status().message(), HasSubstr(absl::StrCat(link, ", which is ", folder_)));
+  host_.reset();
+  RemoveTree(other).IgnoreError();
+}
+
 TEST(SandboxedPlugin, ARewardInTheRootFolderIsRefused) {
   const LaunchPlugin launch = LaunchInSandbox(nullptr, {});
   const auto child = launch({.argv = {"/usr/bin/python3"}, .folder = ""});

@@ -303,6 +303,10 @@ TEST(IfevalSplitTest, SentencesEndAsTheHeaderSays) {
       {"Mr. and Mrs. Brown met Dr. J. Smith at 5 p.m. on St. John's day.", 1},
       {"See Fig. 3, i.e. the next one. It helps.", 2},
       {"So am I. You too.", 2},
+      {"I said no. She left.", 2},
+      {"It was No. 5 of 9.", 1},
+      {"We ate apples, etc. They were good.", 2},
+      {"It ended at 5 p.m. The sun set.", 2},
       {"The value is 3.14. Good.", 2},
       {"1. First item\n2. Second item", 1},
       {"1. First item.\n2. Second item.", 2},
@@ -316,6 +320,15 @@ TEST(IfevalSplitTest, SentencesEndAsTheHeaderSays) {
   };
   for (const auto& [text, sentences] : cases)
     EXPECT_EQ(ifeval::CountSentences(text), sentences) << text;
+}
+
+TEST(IfevalSplitTest, CapitalWordsEndAtPunctuation) {
+  const std::vector<std::pair<std::string, uint64_t>> cases = {
+      {"", 0},         {"HELLO,world", 1},     {"AT&T", 2},
+      {"I'm sure", 1}, {"DON'T", 2},           {"NASA's U.S.", 2},
+      {"CO-OP 42", 1}, {"(YES) No \"OK\"", 2}, {"A1 b2", 1},
+  };
+  for (const auto& [text, words] : cases) EXPECT_EQ(ifeval::CountCapitalWords(text), words) << text;
 }
 
 TEST(IfevalSplitTest, FindAllFindsWhatComparingEachPlaceFinds) {

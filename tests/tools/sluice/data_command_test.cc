@@ -169,6 +169,24 @@ TEST(DataCheckCommandTest, TheFormatSaysWhichFieldsMakeTheQuestion) {
   EXPECT_EQ(duplicates({"--format", "{prompt} {a}"}), 1);
 }
 
+TEST(DataCheckCommandTest, TheQuestionIsAlsoInThePartsOfMessages) {
+  const auto row = [](const std::string& text) {
+    return nlohmann::json{
+               {"prompt", {{{"role", "user"}, {"content", {{{"type", "text"}, {"text", text}}}}}}}}
+               .dump() +
+           "\n";
+  };
+  const std::string system = R"({"prompt": [{"role": "system", "content": "Be brief."}]})"
+                             "\n";
+  const std::string train = WriteRows("parts.jsonl", row("one") + row("two") + system);
+  const std::string held_out = WriteRows("parts_eval.jsonl", row("two") + row("three"));
+  const nlohmann::json report =
+      RunDataCheckCommand({train, "--eval", held_out, "-o", "json"}).json();
+  EXPECT_EQ(report["sources"][0]["duplicates"]["count"], 0);
+  EXPECT_THAT(report["overlap"]["first"].get<std::vector<std::string>>(),
+              ElementsAre(HasSubstr("parts_eval.jsonl:1: ")));
+}
+
 TEST(DataCheckCommandTest, MessagesOfTheSystemAreNoQuestion) {
   const auto row = [](const std::string& system, const std::string& user) {
     return nlohmann::json{

@@ -294,7 +294,8 @@ const Case kCases[] = {
     {"a generator whose answers are held out too",
      "data.train=[{name: digits, generator: {kind: arithmetic}, prompt: answer}] "
      "eval.every_steps=10 "
-     "eval.datasets=[{name: digits, generator: {kind: arithmetic, levels: [2]}, prompt: answer}]",
+     "eval.datasets=[{name: digits, generator: {kind: arithmetic, levels: [2, 1, 1]}, prompt: "
+     "answer}]",
      kWarned, "makes tasks that data.train.0 is trained on"},
     {"a division by zero", "trainer.optimizer.eps=0", kRefused, "wants more than 0, such as 1e-8"},
     {"one beta", "trainer.optimizer.betas=[0.9]", kRefused, "wants two values"},

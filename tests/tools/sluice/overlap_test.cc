@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -34,8 +35,15 @@ TEST(WordsTest, AreSingleLettersWhereNothingSeparatesWords) {
 }
 
 TEST(WordsTest, AreTheWholeTextIfItHasNoLetters) {
-  EXPECT_THAT(Words("+ -"), ElementsAre("+ -"));
+  EXPECT_THAT(Words("! ?"), ElementsAre("! ?"));
   EXPECT_THAT(Words(""), IsEmpty());
+}
+
+TEST(WordsTest, AreOperatorsToo) {
+  EXPECT_THAT(Words("x^2 + 3 - 4"), ElementsAre("x", "^", "2", "+", "3", "-", "4"));
+  EXPECT_THAT(Words("2*(a-1)/b"), ElementsAre("2", "*", "a", "-", "1", "/", "b"));
+  EXPECT_THAT(Words("a well-known - if old - and/or *bold* text"),
+              ElementsAre("a", "well", "known", "if", "old", "and", "or", "bold", "text"));
 }
 
 TEST(WordsTest, CaseMakesNoDifferenceToTheirHash) {
@@ -76,6 +84,7 @@ TEST(OverlapTest, ShortTextsOverlapIfTheirWordsAreTheSame) {
 
   EXPECT_EQ(overlap.Find("what is 3+4").size(), 1u);
   EXPECT_THAT(overlap.Find("What is 3 + 5?"), IsEmpty());
+  EXPECT_THAT(overlap.Find("What is 3 - 4?"), IsEmpty());
   EXPECT_THAT(overlap.Find("Tell me: what is 3 + 4?"), IsEmpty());
 }
 
@@ -91,10 +100,33 @@ TEST(OverlapTest, WhatMoreThanTenTextsShareCountsForNoneOfThem) {
   }
 }
 
+// Benchmarks with few questions are shipped with each of them many times.
+TEST(OverlapTest, OfEqualTextsTheFirstStandsForAll) {
+  Overlap overlap;
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(overlap.Add(Numbers(0, 30)).ok());
+    ASSERT_TRUE(overlap.Add("short").ok());
+  }
+  overlap.Finish();
+  const auto found = overlap.Find(Numbers(0, 30));
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].held_out, 0u);
+  EXPECT_EQ(overlap.Find("short").size(), 1u);
+}
+
 TEST(OverlapTest, NothingOverlapsWithNothing) {
   Overlap overlap;
   overlap.Finish();
   EXPECT_THAT(overlap.Find("some words"), IsEmpty());
+}
+
+TEST(OverlapTest, ATextWithoutBytesHasNoWords) {
+  Overlap overlap;
+  ASSERT_TRUE(overlap.Add("").ok());
+  ASSERT_TRUE(overlap.Add("some words").ok());
+  overlap.Finish();
+  EXPECT_THAT(overlap.Find(""), IsEmpty());
+  EXPECT_EQ(overlap.Find("some words")[0].held_out, 1u);
 }
 
 // The runs of 13 words of a text, or all its words if it has fewer.
@@ -130,6 +162,9 @@ TEST(OverlapTest, FindsWhatComparingAllRunsFinds) {
       std::set<uint32_t> expected, found;
       const std::set<std::string> runs = SlowRuns(train);
       for (uint32_t t = 0; t < held_out.size(); ++t) {
+        // Of equal texts the first one stands for all.
+        if (std::find(held_out.begin(), held_out.begin() + t, held_out[t]) != held_out.begin() + t)
+          continue;
         for (const std::string& run : SlowRuns(held_out[t]))
           if (runs.contains(run)) expected.insert(t);
       }

@@ -43,8 +43,11 @@ void AppendText(const json& value, std::string* text) {
   }
   for (const json& message : value) {
     const bool system = message.is_object() && message.value("role", json()) == "system";
-    if (message.is_object() && message.contains("content") && !system)
-      AppendText(message["content"], text);
+    if (!message.is_object() || system) continue;
+    // A message, or a part of what one says.
+    for (const char* const member : {"content", "text"}) {
+      if (message.contains(member)) AppendText(message[member], text);
+    }
   }
 }
 
@@ -59,6 +62,7 @@ std::string QuestionOf(const json& row, const DataToCheck& source) {
     if (asked) AppendText(value, &text);
   }
   if (text.empty()) AppendText(row["prompt"], &text);
+  if (text.empty()) text = row["prompt"].dump();
   return text;
 }
 

@@ -7,7 +7,10 @@
 #include <functional>
 #include <tuple>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/splitmix.h"
 #include "common/base/utf8.h"
 
@@ -26,11 +29,27 @@ bool StandsAlone(UChar32 c) {
   }
 }
 
+// Whether the character makes a formula what it is. Hyphens, stars and slashes do so beside a digit
+// or a bracket; elsewhere they belong to prose.
+bool IsOperator(absl::string_view text, size_t at, UChar32 c) {
+  if (c == '^' || u_charType(c) == U_MATH_SYMBOL) return true;
+  if (c != '-' && c != '*' && c != '/') return false;
+  const auto is_formula = [](char beside) {
+    return absl::ascii_isdigit(static_cast<unsigned char>(beside)) ||
+           absl::StrContains("()[]{}", beside);
+  };
+  const absl::string_view before = absl::StripTrailingAsciiWhitespace(text.substr(0, at)),
+                          after = absl::StripLeadingAsciiWhitespace(text.substr(at + 1));
+  return (!before.empty() && is_formula(before.back())) ||
+         (!after.empty() && is_formula(after.front()));
+}
+
 uint64_t Extend(uint64_t hash, uint64_t next) { return Mix64(hash + kGolden + next); }
 
 // Calls `take` with the hash of each run of words, where it begins, and where it ends.
 void ForEachRun(const std::vector<TextWord>& words,
                 const std::function<void(uint64_t hash, size_t begin, size_t end)>& take) {
+  if (words.empty()) return;
   const size_t length = std::min(words.size(), Overlap::kWords);
   for (size_t first = 0; first + length <= words.size(); ++first) {
     uint64_t hash = length;
@@ -52,10 +71,11 @@ std::vector<TextWord> WordsOf(absl::string_view text) {
       continue;
     }
     const auto c = static_cast<UChar32>(DecodeUtf8(text.data() + at));
-    if (!IsPartOfWord(c)) {
+    const bool operation = !IsPartOfWord(c) && IsOperator(text, at, c);
+    if (!IsPartOfWord(c) && !operation) {
       open = false;
     } else {
-      const bool alone = StandsAlone(c);
+      const bool alone = operation || StandsAlone(c);
       if (!open || alone) words.push_back({.begin = at});
       words.back().hash = Extend(words.back().hash, static_cast<uint64_t>(u_tolower(c)));
       words.back().end = at + length;
@@ -74,6 +94,12 @@ std::vector<TextWord> WordsOf(absl::string_view text) {
 absl::Status Overlap::Add(absl::string_view text) {
   const std::vector<TextWord> words = WordsOf(text);
   const bool whole = words.size() < kWords;
+  uint64_t all = words.size();
+  for (const TextWord& word : words) all = Extend(all, word.hash);
+  if (!seen_.insert(all).second) {
+    ++texts_;
+    return absl::OkStatus();
+  }
   ForEachRun(words, [&](uint64_t hash, size_t, size_t) {
     runs_.push_back({.hash = hash, .text = texts_, .whole = whole});
   });

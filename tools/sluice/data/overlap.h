@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
@@ -14,14 +15,16 @@ struct TextWord {
   uint64_t hash = 0;
 };
 
-// The words of a text of UTF-8: runs of letters, marks and digits. In scripts that write no spaces
+// The words of a text of UTF-8: runs of letters, marks and digits, and the operators of formulas. In
+// scripts that write no spaces
 // between words (Chinese, Japanese, Thai, ..) each letter is a word. A text without any is one
 // word.
 std::vector<TextWord> WordsOf(absl::string_view text);
 
 // Finds held-out texts in training data. Two texts overlap if they share 13 words in a row, and
-// texts with fewer words if they have the same words. What more than 10 held-out texts share is an
-// instruction that many tasks begin with, so it counts for none of them.
+// texts with fewer words if they have the same words. What more than 10 different held-out texts
+// share is an instruction that many tasks begin with, so it counts for none of them. Of held-out
+// texts with the same words the first one stands for all.
 //
 // Keeps 16 bytes for each word of the held-out texts, and nothing of the training data. Not
 // thread-safe.
@@ -59,6 +62,7 @@ class Overlap {
   std::vector<uint32_t> starts_;  // The first run whose hash has these bits at its top.
   int shift_ = 0;                 // hash >> shift_ are these bits.
   uint32_t texts_ = 0;
+  absl::flat_hash_set<uint64_t> seen_;  // Hashes of all words of a text.
 };
 
 }  // namespace sluice::cli

@@ -1,0 +1,34 @@
+#include "services/queue/convert.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/base/roots.h"
+#include "tests/services/queue/wire.h"
+
+namespace sluice::queue {
+namespace {
+
+class ConfinedSpecTest : public testing::Test {
+ protected:
+  void SetUp() override { SetProcessRoots(*Roots::Open({"/usr/share"}, {})); }
+  void TearDown() override { SetProcessRoots(nullptr); }
+
+  static absl::Status Read(const std::string& path) {
+    v1::SetJobRequest request;
+    *request.mutable_spec() = SmallQueueSpec(path);
+    return FromProto(request).status();
+  }
+};
+
+TEST_F(ConfinedSpecTest, AFileOutsideOfTheRootsIsRefused) {
+  EXPECT_THAT(Read("/etc/hostname").message(), testing::HasSubstr("/etc/hostname"));
+}
+
+// A generator stands in the place of a path, and reads no file.
+TEST_F(ConfinedSpecTest, AGeneratorLiesInNoFolder) {
+  EXPECT_EQ(Read("generator:countdown?rows=5&levels=1&seed=1"), absl::OkStatus());
+}
+
+}  // namespace
+}  // namespace sluice::queue
