@@ -39,8 +39,8 @@ struct Child {
 // UNAVAILABLE and others: a system call failed.
 absl::StatusOr<Child> StartChild(const ChildOptions& options);
 
-// Waits until a child has ended, and returns its status as waitpid() does. It stays a zombie, so its
-// pid remains its own. `pidfd` refers to it (pidfd_open).
+// Waits until a child has ended, and returns its status as waitpid() does. It stays a zombie, so
+// its pid remains its own. `pidfd` refers to it (pidfd_open).
 // DEADLINE_EXCEEDED: it still runs after `timeout`. FAILED_PRECONDITION: somebody has waited for it
 // already.
 absl::StatusOr<int> AwaitChild(int pidfd, absl::Duration timeout);

@@ -64,8 +64,8 @@ std::vector<sandbox::Bind> BindsOf(const PluginCommand& command) {
   return binds;
 }
 
-// Whether the path is that of the file or folder itself. By a link a plug-in could be shown what its
-// owner may not name.
+// Whether the path is that of the file or folder itself. By a link a plug-in could be shown what
+// its owner may not name.
 absl::Status CheckNoLinks(const std::string& path) {
   const std::unique_ptr<char, decltype(&std::free)> real(realpath(path.c_str(), nullptr),
                                                          &std::free);

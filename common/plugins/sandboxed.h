@@ -8,8 +8,8 @@ namespace sluice {
 // The folders of programs that all sandboxes see.
 inline constexpr char kSandboxProgramFolders[] = "/usr/local/bin:/usr/bin";
 
-// Starts plug-ins in sandboxes of `launcher`, which outlives them. A process sees, besides /usr, the
-// folder of its plug-in, the files that its command names, and the virtual environment of its
+// Starts plug-ins in sandboxes of `launcher`, which outlives them. A process sees, besides /usr,
+// the folder of its plug-in, the files that its command names, and the virtual environment of its
 // Python; all read-only. If this process is root, it sees only what all users may read, else what
 // this process's user may. It starts in an empty folder of its own. It has no network, and of this
 // process's environment only the language.

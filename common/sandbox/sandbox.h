@@ -63,8 +63,8 @@ void EndLeftovers();
 class Slot;
 class Launcher;
 
-// A program that runs in a sandbox. Its standard streams are pipes. Not thread-safe, but for Wait(),
-// Kill() and I/O on the descriptors.
+// A program that runs in a sandbox. Its standard streams are pipes. Not thread-safe, but for
+// Wait(), Kill() and I/O on the descriptors.
 class Process {
  public:
   ~Process();  // Calls Kill().

@@ -58,7 +58,7 @@ struct SessionSpec {
   FanOut fan_out = FanOut::kAuto;
   bool shared_memory = false;  // See WeightSubscriber::Options.
   std::string weights_dir;     // weights.dir; empty: none.
-  bool canary = false;  // New versions may be on trial here.
+  bool canary = false;         // New versions may be on trial here.
 };
 
 // Reads what concerns this daemon from a job's spec. The engine gets `threads` threads.

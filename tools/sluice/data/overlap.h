@@ -15,10 +15,9 @@ struct TextWord {
   uint64_t hash = 0;
 };
 
-// The words of a text of UTF-8: runs of letters, marks and digits, and the operators of formulas. In
-// scripts that write no spaces
-// between words (Chinese, Japanese, Thai, ..) each letter is a word. A text without any is one
-// word.
+// The words of a text of UTF-8: runs of letters, marks and digits, and the operators of formulas.
+// In scripts that write no spaces between words (Chinese, Japanese, Thai, ..) each letter is a
+// word. A text without any is one word.
 std::vector<TextWord> WordsOf(absl::string_view text);
 
 // Finds held-out texts in training data. Two texts overlap if they share 13 words in a row, and
