@@ -72,8 +72,11 @@ absl::StatusOr<Segment> Segment::Map(Fd fd, uint64_t bytes, bool writable) {
         "a segment of ", bytes,
         " bytes was announced; the file has another size, or its size can still change"));
   }
-  void* data =
-      mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd.get(), 0);
+  // Before Linux 6.7 a file that nobody can write to any more cannot be mapped with MAP_SHARED, not
+  // even to read it. Its pages are the same with MAP_PRIVATE.
+  const bool constant = !writable && (seals & F_SEAL_WRITE) != 0;
+  void* data = mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ,
+                    constant ? MAP_PRIVATE : MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) return NoMemoryError("mmap", bytes);
   return Segment(std::move(fd), static_cast<char*>(data), bytes);
 }

@@ -57,7 +57,8 @@ std::vector<PlannedHolder> PlanHolders(const HolderFacts& facts) {
   }
 
   for (const std::string& id : facts.holders) plan.push_back({id, &kGrpcCaps, why_not});
-  if (folder_failed) plan.push_back(file);
+  // The last holder has all the time that it needs, so a trainer must stay the last.
+  if (folder_failed) plan.insert(plan.end() - (facts.holders.empty() ? 0 : 1), file);
   return plan;
 }
 

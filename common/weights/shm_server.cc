@@ -109,6 +109,8 @@ void ShmServer::ServeLoop() {
     absl::StatusOr<shm::Socket> socket = listening_->Accept();
     if (socket.ok() && clients.size() < kMostClients)
       clients.push_back(Client{.socket = *std::move(socket)});
+    // Without free descriptors the next poll() would return at once, again and again.
+    if (!socket.ok()) Clock::Real()->Sleep(absl::Milliseconds(50));
   }
   listening_.reset();
 }

@@ -68,14 +68,13 @@ std::string WeightObjectPath(absl::string_view folder, int64_t incarnation, absl
 absl::StatusOr<weights::v1::FolderContents> ReadWeightFolder(const std::string& folder,
                                                              absl::string_view job) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<int64_t> incarnations, ListIncarnations(folder));
-  absl::Status error = absl::NotFoundError(absl::StrCat(folder, " has no version yet"));
   // A trainer that has just begun has no `latest` yet; that of the one before it still counts.
   for (auto it = incarnations.rbegin(); it != incarnations.rend(); ++it) {
     auto contents = ReadLatest(IncarnationPath(folder, *it) + "/latest", job);
-    if (contents.ok() || absl::IsPermissionDenied(contents.status())) return contents;
-    if (!absl::IsNotFound(contents.status())) error = contents.status();
+    // What a damaged one has replaced must not be believed any more.
+    if (!absl::IsNotFound(contents.status())) return contents;
   }
-  return error;
+  return absl::NotFoundError(absl::StrCat(folder, " has no version yet"));
 }
 
 absl::Status WeightFolderWriter::Write(const WeightPublisher::Snapshot& kept) {

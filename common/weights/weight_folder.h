@@ -37,7 +37,7 @@ std::string WeightObjectPath(absl::string_view folder, int64_t incarnation, absl
 
 // Reads the newest `latest`.
 // NOT_FOUND: there is none yet.
-// DATA_LOSS: there are some, but none is whole and of this job.
+// DATA_LOSS: that of the highest incarnation is damaged, or of another job.
 // Other errors are those of file.h.
 absl::StatusOr<weights::v1::FolderContents> ReadWeightFolder(const std::string& folder,
                                                              absl::string_view job);

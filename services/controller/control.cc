@@ -122,11 +122,8 @@ absl::Status CheckControl(const ControlRequest& request) {
     case job::v1::VERB_CANCEL:
     case job::v1::VERB_RESUME:
     case job::v1::VERB_SET:
-    case job::v1::VERB_DELETE: return absl::OkStatus();
-    case job::v1::VERB_ROLLBACK:
-      if (!request.has_step())
-        return absl::InvalidArgumentError("ROLLBACK needs `step`, the version to go back to");
-      return absl::OkStatus();
+    case job::v1::VERB_DELETE:
+    case job::v1::VERB_ROLLBACK: return absl::OkStatus();
     case job::v1::VERB_PIN:
     case job::v1::VERB_RESCORE:
     case job::v1::VERB_READMIT:

@@ -232,24 +232,30 @@ grpc::ServerUnaryReactor* JobService::RollBack(grpc::CallbackServerContext* cont
                                                const job::v1::ControlRequest* request,
                                                job::v1::ControlResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([](Controller&, Instant) {},
-              [this, person = PersonOf(*context), reactor, request, response](Controller& core) {
-                AuditTarget target{.text = request->job()};
-                const absl::StatusOr<const Job*> job = FindFor(person, core, request->job());
-                if (!job.ok()) {
-                  LogAudit(person, VerbName(request->verb()), target, job.status());
-                  return reactor->Finish(rpc::ToGrpcStatus(job.status()));
-                }
-                target.job_id = (*job)->record.id;
-                target.job_name = (*job)->record.name;
-                Describe(**job, response->mutable_status());
-                RollBackWeights(
-                    *peers_, core, **job, *request,
-                    [person, target, reactor, request, response](const absl::Status& status) {
-                      LogAudit(person, VerbName(request->verb()), target, status);
-                      Finish(reactor, response, status);
-                    });
-              });
+  loop_->Post(
+      [](Controller&, Instant) {},
+      [this, person = PersonOf(*context), reactor, request, response](Controller& core) {
+        AuditTarget target{.text = request->job()};
+        const absl::StatusOr<const Job*> job = FindFor(person, core, request->job());
+        if (!job.ok()) {
+          LogAudit(person, VerbName(request->verb()), target, job.status());
+          return reactor->Finish(rpc::ToGrpcStatus(job.status()));
+        }
+        target.job_id = (*job)->record.id;
+        target.job_name = (*job)->record.name;
+        if (!request->has_step()) {
+          const absl::Status status =
+              absl::InvalidArgumentError("ROLLBACK needs `step`, the version to go back to");
+          LogAudit(person, VerbName(request->verb()), target, status);
+          return reactor->Finish(rpc::ToGrpcStatus(status));
+        }
+        Describe(**job, response->mutable_status());
+        RollBackWeights(*peers_, core, **job, *request,
+                        [person, target, reactor, request, response](const absl::Status& status) {
+                          LogAudit(person, VerbName(request->verb()), target, status);
+                          Finish(reactor, response, status);
+                        });
+      });
   return reactor;
 }
 

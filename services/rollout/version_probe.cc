@@ -1,6 +1,8 @@
 #include "services/rollout/version_probe.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "common/base/status.h"
@@ -19,6 +21,9 @@ void VersionProbe::OnSealed(const Member& member) {
   answer.tokens.insert(answer.tokens.end(), member.trajectory.tokens().begin(),
                        member.trajectory.tokens().end());
   if (answer.tokens.size() > kMostTokens) return;
+  answer.incarnation = std::numeric_limits<int64_t>::max();
+  for (const PolicyVersion& version : member.trajectory.versions())
+    answer.incarnation = std::min(answer.incarnation, version.incarnation);
 
   MutexLock lock(&mu_);
   tokens_ += answer.tokens.size();
@@ -34,6 +39,11 @@ void VersionProbe::StartVersion(PolicyVersion version, bool on_trial) {
   {
     MutexLock lock(&mu_);
     version_ = version;
+    std::erase_if(answers_, [&](const Answer& answer) {
+      if (answer.incarnation >= version.incarnation) return false;
+      tokens_ -= answer.tokens.size();
+      return true;
+    });
     rows_ = bad_rows_ = 0;
     gaps_ = 0;
     first_ = next_;

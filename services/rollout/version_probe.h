@@ -30,7 +30,8 @@ class VersionProbe {
   // `add` gives a request to the engine. The caller passes the engine's events to TakeEvents().
   explicit VersionProbe(std::function<void(Request request)> add) : add_(std::move(add)) {}
 
-  // Keeps a sealed answer for the next trial.
+  // Keeps a sealed answer for the next trial. Answers of earlier incarnations say nothing about the
+  // versions of a new one, which may have gone back: they are forgotten when it begins.
   void OnSealed(const Member& member) ABSL_LOCKS_EXCLUDED(mu_);
   // The engine now computes with `version`. If it is on trial, the kept answers are computed again.
   void StartVersion(PolicyVersion version, bool on_trial) ABSL_LOCKS_EXCLUDED(mu_);
@@ -45,6 +46,7 @@ class VersionProbe {
     size_t prompt = 0;            // Number of the prompt's tokens.
     std::vector<float> logprobs;  // Of the answer's tokens.
     float temperature = 1;
+    int64_t incarnation = 0;  // The lowest one of its tokens' versions.
   };
   Answer Remove(uint64_t request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Compare(const TokenEvent& event) ABSL_LOCKS_EXCLUDED(mu_);

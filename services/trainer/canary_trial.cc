@@ -19,6 +19,8 @@ constexpr absl::Duration kPoll = absl::Milliseconds(20);
 // A canary whose stream breaks for less than this may only have lost its connection. Were it
 // replaced at once, two rollouts would have the version.
 constexpr absl::Duration kGone = absl::Seconds(5);
+// A canary that listens gets this long to load the version, as large ones take minutes.
+constexpr absl::Duration kLoading = absl::Minutes(10);
 
 }  // namespace
 
@@ -29,6 +31,7 @@ struct CanaryTrial::Round {
   absl::Duration began;
   std::string canary;                    // Empty: there is none yet.
   std::set<std::string> tried;           // It and those before it.
+  bool was_tried = false;                // By anybody.
   absl::Duration chosen;                 // When the canary was.
   absl::Duration seen;                   // When it was last seen to listen.
   std::optional<absl::Duration> active;  // Since when it computes with the version.
@@ -45,6 +48,7 @@ absl::Status CanaryTrial::Run(WeightPublisher* weights, const PublishedVersion& 
               .began = now,
               .canary = {},
               .tried = {},
+              .was_tried = false,
               .chosen = now,
               .seen = now,
               .active = std::nullopt,
@@ -71,13 +75,15 @@ absl::Status CanaryTrial::Run(WeightPublisher* weights, const PublishedVersion& 
       NotePromotion(round, verdict);
       return absl::OkStatus();
     }
-    // Nobody is left who could try it, and nobody who could be harmed but those that come later.
-    if (round.canary.empty() && waited >= rules.wait) {
+    // Nobody is there who could be harmed but those that come later.
+    if (round.canary.empty() && !round.was_tried && waited >= rules.wait) {
       NotePromotion(round, {.kind = CanaryVerdict::Kind::kPromote,
-                            .reason = "no rollout has loaded it",
-                            .not_known = "no rollout has loaded it in time"});
+                            .reason = "no rollout is there",
+                            .not_known = "no rollout is there to try it"});
       return absl::OkStatus();
     }
+    // None of those that tried has loaded it. They try again, and no other gets it before.
+    if (round.canary.empty()) round.tried.clear();
   } while (AwaitPoll());
   weights->SetTrial(std::nullopt);
   return absl::CancelledError(absl::StrCat("the trial of version ", staged.version.str(),
@@ -99,19 +105,21 @@ void CanaryTrial::ReplaceCanaryIfGone(Round* round) const {
   if (!round->canary.empty()) {
     if (round->weights->listeners().contains(round->canary)) round->seen = now;
     const bool gone = now - round->seen > kGone;
-    const bool late = !round->active.has_value() && now - round->chosen > round->rules.wait;
+    const bool late = !round->active.has_value() && now - round->chosen > kLoading;
     if (!gone && !late) return;
     job_->RaiseEvent(
         common::v1::SEVERITY_WARNING, "canary_replaced",
-        absl::StrCat("version ", round->version.version.str(), " is on trial at ", round->canary,
-                     gone ? ", which is gone; another rollout tries it"
-                          : ", which has not loaded it within weights.canary.wait; "
-                            "another rollout tries it"));
+        absl::StrCat(
+            "version ", round->version.version.str(), " is on trial at ", round->canary,
+            gone ? ", which is gone; another rollout tries it"
+                 : absl::StrCat(", which has not loaded it within ", absl::FormatDuration(kLoading),
+                                "; another rollout tries it")));
   }
 
   round->canary = ChooseCanary(*round->weights, round->tried);
   if (round->canary.empty()) return;
   round->tried.insert(round->canary);
+  round->was_tried = true;
   round->chosen = round->seen = now;
   round->active.reset();
   log::Info("canary_chosen", {{"job_id", job_->config.name},

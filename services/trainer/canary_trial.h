@@ -16,7 +16,8 @@ namespace sluice::trainer {
 
 // Tries new versions at one rollout, the canary, before the others get them. The canary is the
 // first of the rollouts that listen, in the order in which they pass weights on (SortIntoChain). If
-// it is gone for 5 s, or does not load the version within `wait`, the next one takes its place.
+// it is gone for 5 s, or does not load the version within 10 min, the next one takes its place. A
+// version that no rollout loads goes to nobody else, unless none is there.
 //
 // Thread-safe. Owns no thread.
 class CanaryTrial {

@@ -404,11 +404,12 @@ void TrainingJob::Impl::CloseDesk() {
 }
 
 // Versions up to the one that rollouts were given last are known from their trials, if they lie on
-// the branch: a replay makes them again. Later ones are not, even if a checkpoint holds them.
+// the branch: a replay makes them again. Later ones are not, even if a checkpoint holds them, nor is
+// any if the queue has forgotten what was published.
 std::optional<Publication::Canary> TrainingJob::Impl::CanaryAfter(
     const JobQueue::Restored& restored) {
   if (!job_.config.canary.has_value()) return std::nullopt;
-  int64_t known = version();
+  int64_t known = 0;
   if (restored.published.has_value())
     known = std::min(restored.published->number, std::max(restored.replay_end, version()));
   return Publication::Canary{.trial = &trial_, .rules = *job_.config.canary, .known = known};
@@ -787,6 +788,13 @@ void TrainingJob::Impl::GoBack(const absl::Status& why, PolicyVersion promoted) 
   int64_t most = withdrawn ? promoted.number : std::numeric_limits<int64_t>::max();
   if (asked.has_value()) most = std::min(most, *asked);
   const int64_t to = checkpoints_.FindCovered(most);
+  if (to == 0 && asked.value_or(0) > 0) {
+    return ReportStanding(
+        false, "failed",
+        absl::StrCat("the run was asked to go back to version ", *asked,
+                     ", but its checkpoint is gone, and no older one is left; `sluice job retry` "
+                     "goes on from the newest one"));
+  }
   const std::string cause =
       absl::StrCat(why.message(), "; the run goes on from version ", to,
                    to == 0     ? ", the model"

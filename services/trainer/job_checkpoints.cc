@@ -29,6 +29,7 @@ absl::StatusOr<std::map<std::string, DType>> ModelTypes(const ModelDir& model,
 absl::Status JobCheckpoints::Open(const ModelDir& model) {
   const JobConfig& config = job_->config;
   SLUICE_ASSIGN_OR_RETURN(auto model_types, ModelTypes(model, config));
+  SLUICE_ASSIGN_OR_RETURN(forks_, Forks::Read(config.checkpoint_dir));
   store_ = std::make_unique<CheckpointStore>(
       CheckpointStore::Options{.dir = config.checkpoint_dir,
                                .job = config.id,
@@ -36,10 +37,11 @@ absl::Status JobCheckpoints::Open(const ModelDir& model) {
                                .model_types = std::move(model_types),
                                .keep_last = config.keep_last,
                                .keep_every_steps = config.keep_every_steps,
-                               .max_shard_bytes = config.max_shard_bytes});
-  SLUICE_RETURN_IF_ERROR(store_->Prepare());
-  SLUICE_ASSIGN_OR_RETURN(forks_, Forks::Read(config.checkpoint_dir));
-  return absl::OkStatus();
+                               .max_shard_bytes = config.max_shard_bytes,
+                               .is_on_branch = [forks = *forks_](const PolicyVersion& version) {
+                                 return forks.Holds(version);
+                               }});
+  return store_->Prepare();
 }
 
 absl::StatusOr<std::optional<Checkpoint>> JobCheckpoints::FindNewest() {

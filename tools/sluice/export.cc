@@ -16,6 +16,7 @@
 #include "common/checkpoint/safetensors.h"
 #include "services/trainer/core/checkpoint.h"
 #include "services/trainer/core/evaluations.h"
+#include "services/trainer/core/forks.h"
 
 namespace sluice::cli {
 namespace {
@@ -81,7 +82,12 @@ absl::StatusOr<std::string> FindNewestCheckpoint(const std::string& dir, const s
   }
   if (entries.empty()) return absl::NotFoundError(absl::StrCat("no checkpoint in ", own));
   if (!entries.back().status.ok()) return entries.back().status;
-  return entries.back().path;
+  SLUICE_ASSIGN_OR_RETURN(const trainer::Forks forks, trainer::Forks::Read(own));
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    if (entry->status.ok() && forks.Holds(entry->state.version)) return entry->path;
+  }
+  return absl::NotFoundError(absl::StrCat("the versions of all checkpoints in ", own,
+                                          " were withdrawn or given up; name one with --step"));
 }
 
 absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out,

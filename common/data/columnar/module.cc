@@ -2,6 +2,7 @@
 
 #include <arrow/io/file.h>
 #include <arrow/ipc/reader.h>
+#include <arrow/util/thread_pool.h>
 #include <parquet/arrow/reader.h>
 #include <parquet/arrow/schema.h>
 
@@ -118,8 +119,20 @@ arrow::Status ReadArrow(const std::shared_ptr<arrow::io::RandomAccessFile>& file
   return arrow::Status::OK();
 }
 
+// Waits at its end until Arrow's threads have let go of what they have read.
+struct AwaitArrowThreads {
+  ~AwaitArrowThreads() {
+    auto* const threads =
+        dynamic_cast<arrow::internal::ThreadPool*>(arrow::io::default_io_context().executor());
+    if (threads != nullptr) threads->WaitForIdle();
+  }
+};
+
 arrow::Status Read(const ColumnarQuery& query) {
   arrow::CappedMemoryPool pool(arrow::default_memory_pool(), kMostMemory);
+  // The reader of files with an index reads on such a thread, which frees its buffer to `pool` some
+  // time after the reader has it.
+  const AwaitArrowThreads await;
   ARROW_ASSIGN_OR_RAISE(const std::shared_ptr<arrow::io::RandomAccessFile> file,
                         arrow::io::ReadableFile::Open(query.fd, &pool));
   return query.format == ColumnarFormat::kParquet ? ReadParquet(file, query, &pool)

@@ -43,10 +43,12 @@ bool RewardsAreKnown(const CanaryEvidence& evidence) {
   return evidence.canary.groups >= kFewestGroups && evidence.others.groups >= kFewestGroups;
 }
 
-// What is at fault with the version; empty if nothing is known to be.
-std::string FindFault(const CanaryRules& rules, const CanaryEvidence& evidence) {
+// What is at fault with the version; empty if nothing is known to be. At the end of the trial a
+// single bad row counts, since no more will be known.
+std::string FindFault(const CanaryRules& rules, const CanaryEvidence& evidence, bool at_end) {
   const VersionHealth& health = evidence.health;
-  if (health.bad_rows >= kFewestBadRows && health.bad_rows * kOneBadIn > health.rows) {
+  const uint64_t fewest = at_end ? 1 : kFewestBadRows;
+  if (health.bad_rows >= fewest && health.bad_rows * kOneBadIn > health.rows) {
     return absl::StrCat(health.bad_rows, " of ", health.rows,
                         " rows of logits are not finite; the limit is 1 %");
   }
@@ -121,13 +123,15 @@ RewardSample GroupRewards::SampleBefore(int64_t version) const {
 CanaryVerdict JudgeCanary(const CanaryRules& rules, const CanaryEvidence& evidence) {
   using Kind = CanaryVerdict::Kind;
   if (!evidence.served.has_value()) return {Kind::kWait, "the canary has not loaded it yet", ""};
-  if (std::string fault = FindFault(rules, evidence); !fault.empty())
+  if (std::string fault = FindFault(rules, evidence, /*at_end=*/false); !fault.empty())
     return {Kind::kWithdraw, std::move(fault), ""};
 
   const VersionHealth& health = evidence.health;
   Unknown unknown = ListUnknown(rules, evidence);
   if (!unknown.coming.empty() && *evidence.served < rules.wait)
     return {Kind::kWait, absl::StrJoin(unknown.coming, "; "), ""};
+  if (std::string fault = FindFault(rules, evidence, /*at_end=*/true); !fault.empty())
+    return {Kind::kWithdraw, std::move(fault), ""};
   std::move(unknown.coming.begin(), unknown.coming.end(), std::back_inserter(unknown.missing));
   return {
       Kind::kPromote,

@@ -645,9 +645,11 @@ absl::StatusOr<Checkpoint> CheckpointStore::ReadVersion(int64_t number) const {
 // Damaged checkpoints are neither counted nor removed: they must not push out one that verifies,
 // and a person may want to look at them.
 void CheckpointStore::Prune(const std::string& written, std::optional<int64_t> promoted) const {
-  std::vector<CheckpointEntry> whole;
+  std::vector<CheckpointEntry> whole, given_up;
   for (CheckpointEntry& entry : List()) {
-    if (entry.status.ok() && !damaged_.contains(entry.path)) whole.push_back(std::move(entry));
+    if (!entry.status.ok() || damaged_.contains(entry.path)) continue;
+    const bool on_branch = !options_.is_on_branch || options_.is_on_branch(entry.state.version);
+    (on_branch ? whole : given_up).push_back(std::move(entry));
   }
   const std::set<std::string> linked = LinkedCheckpoints(options_.dir);
   const auto covers = std::find_if(
@@ -661,6 +663,12 @@ void CheckpointStore::Prune(const std::string& written, std::optional<int64_t> p
     const bool named = linked.contains(absl::StrCat("step-", number));
     const bool needed = whole[i].path == written || whole[i].path == covering;
     if (!for_good && !named && !needed) (void)RemoveTree(whole[i].path);
+  }
+  // No run goes on from these, so newer ones push them out first.
+  if (whole.size() < keep_last) return;
+  for (const CheckpointEntry& entry : given_up) {
+    const bool named = linked.contains(absl::StrCat("step-", entry.state.version.number));
+    if (!named && entry.path != written) (void)RemoveTree(entry.path);
   }
 }
 

@@ -117,6 +117,9 @@ class CheckpointStore {
     int keep_last = 3;             // At least 1.
     int64_t keep_every_steps = 0;  // Versions divisible by it are never removed. 0: none.
     int64_t max_shard_bytes = kMaxShardBytes;
+    // Whether a version lies on the job's branch (forks.h). Others count for nothing that is to be
+    // kept. Called on the writer's thread. Empty: all do.
+    std::function<bool(const PolicyVersion& version)> is_on_branch;
   };
   explicit CheckpointStore(Options options) : options_(std::move(options)) {}
 

@@ -87,7 +87,7 @@ TEST(HolderPlanTest, WhatFailedAShortWhileAgoComesLaterOrNotAtAll) {
               .avoided = {HolderKey("", kShmCaps), HolderKey("weights.dir", kFileCaps)},
               .folder = true};
   EXPECT_THAT(Steps(scene.Plan()), ElementsAre("shm first", "grpc second", "grpc first", "grpc ",
-                                               "grpc last", "file weights.dir"));
+                                               "file weights.dir", "grpc last"));
   scene.on_this_host = {""};
   EXPECT_THAT(scene.Plan()[0].why, HasSubstr("weights.dir failed a short while ago"));
 }

@@ -68,6 +68,13 @@ TEST_F(VersionProbeTest, TheKeptAnswersAreComputedAgainWhenAVersionIsOnTrial) {
   EXPECT_FALSE(probe_.health().probed);
 }
 
+// They may be of a version that was withdrawn.
+TEST_F(VersionProbeTest, AnswersOfEarlierIncarnationsAreForgotten) {
+  probe_.OnSealed(Sealed());
+  probe_.StartVersion({kTried.incarnation + 1, kTried.number}, /*on_trial=*/true);
+  EXPECT_THAT(asked_, IsEmpty());
+}
+
 TEST_F(VersionProbeTest, TheGapIsTheMeanDifferenceOverAllTokens) {
   probe_.OnSealed(Sealed());
   probe_.OnSealed(Sealed());

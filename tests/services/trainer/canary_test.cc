@@ -92,6 +92,13 @@ TEST(CanaryTest, RowsThatAreNotFiniteWithdrawAtOnceButNotASingleOne) {
   EXPECT_EQ(JudgeCanary(kCanaryRules, evidence).kind, VerdictKind::kWithdraw);
   EXPECT_THAT(JudgeCanary(kCanaryRules, evidence).reason, HasSubstr("2 of 2 rows"));
 
+  evidence.health = {.rows = 1, .bad_rows = 1, .gap_tokens = 0, .gap = 0, .probed = true};
+  evidence.served = absl::Seconds(1);
+  EXPECT_EQ(JudgeCanary(kCanaryRules, evidence).kind, VerdictKind::kWait);
+  evidence.served = kCanaryRules.wait;
+  EXPECT_EQ(JudgeCanary(kCanaryRules, evidence).kind, VerdictKind::kWithdraw)
+      << "no more will be known";
+
   evidence = GoodEvidence();
   evidence.health.bad_rows = 1;
   EXPECT_EQ(JudgeCanary(kCanaryRules, evidence).kind, VerdictKind::kPromote);

@@ -209,12 +209,24 @@ TEST_F(CanaryTrialTest, AfterTheWaitAVersionOfWhichLittleIsKnownPassesWithAnEven
   EXPECT_THAT(events(), Contains(HasSubstr("canary_unjudged: version 1:5")));
 }
 
+TEST_F(CanaryTrialTest, AVersionThatTakesLongToLoadGoesToNobodyElse) {
+  Connect("rollout-0");
+  Connect("rollout-1");
+  Run();
+  const std::string canary = AwaitCanary();
+  clock_.Advance(absl::Minutes(9));
+  ASSERT_TRUE(AwaitText("the canary has not loaded it yet"));
+  EXPECT_THAT(told(), testing::ElementsAre(canary));
+  Report(canary, good_);
+  EXPECT_EQ(running_.get(), absl::OkStatus());
+}
+
 TEST_F(CanaryTrialTest, WithoutAnyRolloutItDoesNotWaitForEver) {
   Run();
   ASSERT_TRUE(AwaitText("the canary has not loaded it yet"));
   clock_.Advance(absl::Seconds(10));
   EXPECT_EQ(running_.get(), absl::OkStatus());
-  EXPECT_THAT(events(), Contains(HasSubstr("no rollout has loaded it")));
+  EXPECT_THAT(events(), Contains(HasSubstr("no rollout is there")));
 }
 
 TEST_F(CanaryTrialTest, StopEndsIt) {

@@ -345,6 +345,20 @@ TEST_F(CheckpointTest, TheNewestThatIsNotYoungerThanThePromotedVersionIsKept) {
   EXPECT_THAT(PathsOf(Store().List()), ElementsAre(dir_ + "/step-5", dir_ + "/step-6"));
 }
 
+TEST_F(CheckpointTest, CheckpointsOfABranchThatWasGivenUpCountForNothingAndGoFirst) {
+  for (const int64_t v : {10, 20, 30}) ASSERT_TRUE(Write(Store(/*keep_last=*/3), v, v - 10).ok());
+  // The run went back to version 10, so 20 and 30 of the first incarnation were given up.
+  CheckpointStore store({.dir = dir_,
+                         .keep_last = 2,
+                         .keep_every_steps = 0,
+                         .is_on_branch = [](const PolicyVersion& version) {
+                           return version.incarnation > 1 || version.number <= 10;
+                         }});
+  promoted_ = 23;
+  ASSERT_TRUE(Write(std::move(store), 25, 10, /*incarnation=*/2).ok());
+  EXPECT_THAT(PathsOf(Store().List()), ElementsAre(dir_ + "/step-10", dir_ + "/step-25"));
+}
+
 TEST_F(CheckpointTest, ANumberIsWrittenAnewByALaterIncarnation) {
   ASSERT_TRUE(Write(Store(), 3, 0).ok());
   ASSERT_TRUE(Write(Store(), 3, 0, /*incarnation=*/2).ok());
