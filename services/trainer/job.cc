@@ -404,8 +404,8 @@ void TrainingJob::Impl::CloseDesk() {
 }
 
 // Versions up to the one that rollouts were given last are known from their trials, if they lie on
-// the branch: a replay makes them again. Later ones are not, even if a checkpoint holds them, nor is
-// any if the queue has forgotten what was published.
+// the branch: a replay makes them again. Later ones are not, even if a checkpoint holds them, nor
+// is any if the queue has forgotten what was published.
 std::optional<Publication::Canary> TrainingJob::Impl::CanaryAfter(
     const JobQueue::Restored& restored) {
   if (!job_.config.canary.has_value()) return std::nullopt;

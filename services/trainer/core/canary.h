@@ -63,11 +63,11 @@ struct CanaryVerdict {
   std::string not_known;
 };
 
-// Withdraws if more than 1 % of the rows are not finite, at least two of them before the end; if the log-probs of
-// earlier answers have moved by more than `max_gap`; or if rewards have dropped by more than
-// `max_reward_drop` and by more than three standard errors. What is not known is not held against
-// the version: it is promoted without it after `rules.wait`, or once the canary that has computed
-// some rows has no work for 2 s.
+// Withdraws if more than 1 % of the rows are not finite, at least two of them before the end; if
+// the log-probs of earlier answers have moved by more than `max_gap`; or if rewards have dropped by
+// more than `max_reward_drop` and by more than three standard errors. What is not known is not held
+// against the version: it is promoted without it after `rules.wait`, or once the canary that has
+// computed some rows has no work for 2 s.
 CanaryVerdict JudgeCanary(const CanaryRules& rules, const CanaryEvidence& evidence);
 
 }  // namespace sluice::trainer
