@@ -47,6 +47,23 @@ std::vector<char*> ChildPointers(const std::vector<std::string>& texts) {
   return pointers;
 }
 
+// Waits until the process that `pidfd` refers to has ended. `who` begins the message of an error.
+absl::Status AwaitPidfd(int pidfd, absl::string_view who, absl::Duration timeout) {
+  pollfd wait{pidfd, POLLIN, 0};
+  const absl::Duration end = Clock::Real()->Monotonic() + timeout;
+  while (true) {
+    const absl::Duration left = end - Clock::Real()->Monotonic();
+    const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(left), 0, 1 << 30);
+    const int ready = poll(&wait, 1, static_cast<int>(ms));
+    if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
+    if (ready > 0) return absl::OkStatus();
+    if (ready == 0 && left <= absl::Milliseconds(1)) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(who, " still runs after ", absl::FormatDuration(timeout)));
+    }
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Child> StartChild(const ChildOptions& options) {
@@ -103,19 +120,7 @@ absl::StatusOr<Child> StartChild(const ChildOptions& options) {
 }
 
 absl::StatusOr<int> AwaitChild(int pidfd, absl::Duration timeout) {
-  pollfd wait{pidfd, POLLIN, 0};
-  const absl::Duration end = Clock::Real()->Monotonic() + timeout;
-  while (true) {
-    const absl::Duration left = end - Clock::Real()->Monotonic();
-    const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(left), 0, 1 << 30);
-    const int ready = poll(&wait, 1, static_cast<int>(ms));
-    if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
-    if (ready > 0) break;
-    if (ready == 0 && left <= absl::Milliseconds(1)) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("the program still runs after ", absl::FormatDuration(timeout)));
-    }
-  }
+  SLUICE_RETURN_IF_ERROR(AwaitPidfd(pidfd, "the program", timeout));
   siginfo_t info = {};
   if (waitid(P_PIDFD, static_cast<id_t>(pidfd), &info, WEXITED | WNOWAIT | WNOHANG) != 0)
     return absl::FailedPreconditionError("the program was killed");
@@ -156,13 +161,7 @@ absl::Status AwaitEnd(pid_t pid, uint64_t start, absl::Duration timeout) {
   const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   if (fd < 0) return errno == ESRCH ? absl::OkStatus() : ErrnoStatus(errno, "pidfd_open");
   absl::Status status;
-  if (ProcessStart(pid) == start) {
-    pollfd wait{fd, POLLIN, 0};
-    if (poll(&wait, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout))) == 0) {
-      status = absl::DeadlineExceededError(
-          absl::StrCat("process ", pid, " still runs after ", absl::FormatDuration(timeout)));
-    }
-  }
+  if (ProcessStart(pid) == start) status = AwaitPidfd(fd, absl::StrCat("process ", pid), timeout);
   close(fd);
   return status;
 }

@@ -407,15 +407,7 @@ void AddRowGrads(const float* q, const float* k, const float* v, const float* do
 
 // Returns a copy of x, rounded to fp16.
 at::Tensor Fp16Copy(const at::Tensor& x) {
-  at::Tensor y = at::empty_like(x);
-  const float* from = ConstData(x);
-  float* to = MutableData(y);
-  ParallelFor(x.numel(), kPointGrain, [&](int64_t begin, int64_t end) {
-    std::vector<uint16_t> halves(end - begin);
-    BestDecoderOps().to_f16(from + begin, end - begin, halves.data());
-    for (int64_t i = begin; i < end; ++i) to[i] = FloatFromF16(halves[i - begin]);
-  });
-  return y;
+  return RoundedCopy(x, BestDecoderOps().to_f16, FloatFromF16);
 }
 
 struct AttentionFn : Function<AttentionFn> {

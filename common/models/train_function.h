@@ -1,10 +1,14 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
+
+#include "common/models/parallel.h"
 
 // Names and helpers for the autograd functions of train_ops.h. Only their .cc files include this
 // header.
@@ -29,6 +33,21 @@ inline int64_t ProductGrain(int64_t row_numbers) {
 inline constexpr int64_t kPointGrain = 1 << 19;
 inline int64_t PointGrain(int64_t row_numbers) {
   return std::max<int64_t>(1, kPointGrain / std::max<int64_t>(1, row_numbers));
+}
+
+// Returns a copy of x whose numbers are rounded to a narrow type, with narrow(from, n, to), and
+// widened again, one by one.
+template <typename Narrow, typename Widen>
+at::Tensor RoundedCopy(const at::Tensor& x, const Narrow& narrow, const Widen& widen) {
+  at::Tensor y = at::empty_like(x);
+  const float* from = ConstData(x);
+  float* to = MutableData(y);
+  ParallelFor(x.numel(), kPointGrain, [&](int64_t begin, int64_t end) {
+    std::vector<uint16_t> rounded(end - begin);
+    narrow(from + begin, end - begin, rounded.data());
+    for (int64_t i = begin; i < end; ++i) to[i] = widen(rounded[i - begin]);
+  });
+  return y;
 }
 
 }  // namespace sluice::train_ops

@@ -25,15 +25,7 @@ namespace {
 
 // Returns a copy of x, rounded to bf16.
 at::Tensor Bf16Copy(const at::Tensor& x) {
-  at::Tensor y = at::empty_like(x);
-  const float* from = ConstData(x);
-  float* to = MutableData(y);
-  ParallelFor(x.numel(), kPointGrain, [&](int64_t begin, int64_t end) {
-    std::vector<uint16_t> narrow(end - begin);
-    BestDecoderOps().to_bf16(from + begin, end - begin, narrow.data());
-    for (int64_t i = begin; i < end; ++i) to[i] = FloatFromBf16(narrow[i - begin]);
-  });
-  return y;
+  return RoundedCopy(x, BestDecoderOps().to_bf16, FloatFromBf16);
 }
 
 struct LinearFn : Function<LinearFn> {

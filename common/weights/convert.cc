@@ -25,4 +25,14 @@ weights::v1::VersionNode ToProto(const WeightEdge& edge) {
   return out;
 }
 
+weights::v1::VersionHealth ToProto(const VersionHealth& health) {
+  weights::v1::VersionHealth out;
+  out.set_rows(health.rows);
+  out.set_bad_rows(health.bad_rows);
+  out.set_gap_tokens(health.gap_tokens);
+  out.set_gap(health.gap);
+  out.set_probed(health.probed);
+  return out;
+}
+
 }  // namespace sluice

@@ -50,16 +50,6 @@ weights::v1::VerifyResponse ToProto(const WeightsCheck& check) {
   return out;
 }
 
-weights::v1::VersionHealth ToProto(const VersionHealth& health) {
-  weights::v1::VersionHealth out;
-  out.set_rows(health.rows);
-  out.set_bad_rows(health.bad_rows);
-  out.set_gap_tokens(health.gap_tokens);
-  out.set_gap(health.gap);
-  out.set_probed(health.probed);
-  return out;
-}
-
 std::optional<VersionHealth> HealthOf(const weights::v1::ReportRequest& report) {
   if (!report.has_health()) return std::nullopt;
   const weights::v1::VersionHealth& health = report.health();

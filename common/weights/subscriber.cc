@@ -15,6 +15,7 @@
 #include "common/rpc/client.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/stream.h"
+#include "common/weights/convert.h"
 #include "common/weights/fetcher.h"
 #include "common/weights/file_transport.h"
 #include "common/weights/grpc_transport.h"
@@ -194,17 +195,6 @@ class WeightSubscriber::Impl {
   // Whether the engine computes with the version that is on trial here.
   bool tries_candidate() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return options_.health && candidate_.has_value() && held_version_ == *candidate_;
-  }
-
-  weights::v1::VersionHealth HealthProto() const {
-    const VersionHealth health = options_.health();
-    weights::v1::VersionHealth out;
-    out.set_rows(health.rows);
-    out.set_bad_rows(health.bad_rows);
-    out.set_gap_tokens(health.gap_tokens);
-    out.set_gap(health.gap);
-    out.set_probed(health.probed);
-    return out;
   }
 
   // Opens a stream of announcements.
@@ -554,7 +544,7 @@ class WeightSubscriber::Impl {
                      tries_candidate()) {
             AddReport(held_version_, held_, weights::v1::REPLICA_PHASE_ACTIVE, holder_fault_, "",
                       active_times_);
-            *reports_.back().mutable_health() = HealthProto();
+            *reports_.back().mutable_health() = ToProto(options_.health());
           }
         }
         if (stopping_) return;

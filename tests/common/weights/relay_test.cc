@@ -35,21 +35,13 @@
 #include "common/weights/subscriber.h"
 #include "common/weights/weight_delta.h"
 #include "sluice/weights/v1/weights.grpc.pb.h"
+#include "tests/common/weights/random_weights.h"
 
 namespace sluice {
 namespace {
 
 constexpr char kRelayJob[] = "00112233445566778899aabbccddeeff";
 constexpr absl::Duration kWithin = absl::Seconds(60);
-
-TensorSet RandomWeights(uint64_t seed) {
-  TensorSet set = *TensorSet::Create({{"a", DType::kF32, {40'000}}, {"b", DType::kF32, {13}}});
-  SplitMix64 random(seed);
-  for (size_t i = 0; i < set.size(); ++i) {
-    for (float& x : set.as<float>(i)) x = static_cast<float>(random.Uniform());
-  }
-  return set;
-}
 
 std::shared_ptr<const std::string> Object(const std::string& text) {
   return std::make_shared<const std::string>(text);

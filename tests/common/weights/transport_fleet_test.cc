@@ -30,21 +30,13 @@
 #include "common/weights/weight_delta.h"
 #include "common/weights/weight_mirror.h"
 #include "sluice/weights/v1/weights.grpc.pb.h"
+#include "tests/common/weights/random_weights.h"
 
 namespace sluice {
 namespace {
 
 constexpr char kFleetJob[] = "00112233445566778899aabbccddeeff";
 constexpr absl::Duration kFleetWithin = absl::Seconds(60);
-
-TensorSet FleetWeights(uint64_t seed) {
-  TensorSet set = *TensorSet::Create({{"a", DType::kF32, {40'000}}, {"b", DType::kF32, {13}}});
-  SplitMix64 random(seed);
-  for (size_t i = 0; i < set.size(); ++i) {
-    for (float& x : set.as<float>(i)) x = static_cast<float>(random.Uniform());
-  }
-  return set;
-}
 
 // How a rollout gets versions.
 struct Ways {
@@ -218,7 +210,7 @@ class FleetTest : public testing::Test {
     PublishedVersion last;
     TensorSet weights = initial_;
     for (int64_t v = 1; v <= 5; ++v) {
-      if (v == 3) weights = FleetWeights(77);
+      if (v == 3) weights = RandomWeights(77);
       else
         for (size_t i = 0; i < 500; ++i) weights.as<float>(0)[i * 71] += 0.25f;
       last = *publisher_->Publish(weights, {1, v}, "");
@@ -227,7 +219,7 @@ class FleetTest : public testing::Test {
     return last;
   }
 
-  const TensorSet initial_ = FleetWeights(1);
+  const TensorSet initial_ = RandomWeights(1);
   const std::string folder_ = testing_data::TempPath("fleet-" + ToHex(RandomId16()));
   rpc::CallerTable callers_;
   WeightsServer trainer_;

@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -10,27 +9,16 @@
 #include "common/checkpoint/model_dir.h"
 #include "common/checkpoint/safetensors.h"
 #include "common/weights/fingerprint.h"
+#include "tests/tools/sluice/run_command.h"
 #include "tools/sluice/commands.h"
 
 namespace sluice::cli {
 namespace {
 
-struct CkptRun {
-  ExitCode code = kFailed;
-  std::string out;
-};
-
 // Runs `sluice ckpt NAME ARGS..`.
-CkptRun RunCkpt(const std::string& name, std::vector<std::string> args) {
+CommandRun RunCkpt(const std::string& name, std::vector<std::string> args) {
   for (const Command& command : CkptCommands()) {
-    if (command.name != name) continue;
-    CLI::App app;
-    const auto run = command.bind(&app);
-    std::reverse(args.begin(), args.end());  // CLI11 wants them in reverse.
-    app.parse(args);
-    testing::internal::CaptureStdout();
-    const ExitCode code = run();
-    return {code, testing::internal::GetCapturedStdout()};
+    if (command.name == name) return RunCommand(command, std::move(args));
   }
   ADD_FAILURE() << "no command ckpt " << name;
   return {};
@@ -50,7 +38,7 @@ class CkptCommandsTest : public testing::Test {
   }
 
   static nlohmann::json Verify(const std::string& dir, ExitCode want) {
-    const CkptRun ran = RunCkpt("verify", {dir, "-o", "json"});
+    const CommandRun ran = RunCkpt("verify", {dir, "-o", "json"});
     EXPECT_EQ(ran.code, want);
     return nlohmann::json::parse(ran.out).at(0);
   }
@@ -92,7 +80,7 @@ TEST_F(CkptCommandsTest, CheckpointsThatCannotBeReadAreListedWithTheReason) {
   ASSERT_TRUE(WriteFileAtomic(job + "/step-2/state.json", R"({"format": 6})").ok());
 
   for (const std::string& dir : {job, dir_ + "/job"}) {
-    const CkptRun ran = RunCkpt("verify", {dir, "-o", "json"});
+    const CommandRun ran = RunCkpt("verify", {dir, "-o", "json"});
     EXPECT_EQ(ran.code, kFailed);
 
     const nlohmann::json all = nlohmann::json::parse(ran.out);

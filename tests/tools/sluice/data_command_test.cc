@@ -1,8 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <CLI/CLI.hpp>
-#include <algorithm>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/testing/data.h"
 #include "nlohmann/json.hpp"
+#include "tests/tools/sluice/run_command.h"
 #include "tools/sluice/commands.h"
 #include "tools/sluice/data/data_check.h"
 
@@ -23,31 +22,9 @@ using testing::IsEmpty;
 
 constexpr char kDigits[] = SLUICE_SOURCE_DIR "/configs/examples/digits";
 
-struct DataRun {
-  ExitCode code = kFailed;
-  std::string out, err;
-
-  nlohmann::json json() const { return nlohmann::json::parse(out, nullptr, false); }
-};
-
 // Runs `sluice data check ARGS..`.
-DataRun RunDataCheckCommand(std::vector<std::string> args) {
-  CLI::App app;
-  const auto run = DataCommands().front().bind(&app);
-  std::reverse(args.begin(), args.end());  // CLI11 wants them in reverse.
-  DataRun ran;
-  try {
-    app.parse(args);
-  } catch (const CLI::ParseError& error) {
-    return {kMisuse, "", error.what()};
-  }
-
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  ran.code = run();
-  ran.out = testing::internal::GetCapturedStdout();
-  ran.err = testing::internal::GetCapturedStderr();
-  return ran;
+CommandRun RunDataCheckCommand(std::vector<std::string> args) {
+  return RunCommand(DataCommands().front(), std::move(args));
 }
 
 std::string WriteRows(const std::string& name, const std::string& rows) {
@@ -74,7 +51,7 @@ TEST(DataCheckCommandTest, FindsABadRowAGoldThatCannotBeReadADuplicateAndAnOverl
   const std::string held_out =
       WriteRows("test.jsonl", RowText("three", "#### 3") + RowText(Question("the week"), "#### 4"));
 
-  const DataRun ran =
+  const CommandRun ran =
       RunDataCheckCommand({train, "--eval", held_out, "--verifier", "gsm8k", "-o", "json"});
   EXPECT_EQ(ran.code, kFailed);
   EXPECT_EQ(ran.err, "");
@@ -106,7 +83,7 @@ TEST(DataCheckCommandTest, FindsABadRowAGoldThatCannotBeReadADuplicateAndAnOverl
 
 TEST(DataCheckCommandTest, PrintsATableForPeople) {
   const std::string rows = WriteRows("rows.jsonl", RowText("a", "1") + "broken\n");
-  const DataRun ran = RunDataCheckCommand({rows, "--verifier", "exact"});
+  const CommandRun ran = RunDataCheckCommand({rows, "--verifier", "exact"});
   EXPECT_EQ(ran.code, kFailed);
   EXPECT_THAT(ran.out, AllOf(HasSubstr("UNSCORABLE"), HasSubstr("bad rows of"),
                              HasSubstr("rows.jsonl:2:1")));
@@ -114,7 +91,7 @@ TEST(DataCheckCommandTest, PrintsATableForPeople) {
 
 TEST(DataCheckCommandTest, RowsWithoutFaultExitWith0AndNamesNothing) {
   const std::string rows = WriteRows("good.jsonl", RowText("a", "1") + RowText("b", "2"));
-  const DataRun ran = RunDataCheckCommand({rows, "-o", "json"});
+  const CommandRun ran = RunDataCheckCommand({rows, "-o", "json"});
   EXPECT_EQ(ran.code, kDone);
   const nlohmann::json report = ran.json();
   EXPECT_EQ(report["sources"][0]["rows"], 2);
@@ -123,8 +100,8 @@ TEST(DataCheckCommandTest, RowsWithoutFaultExitWith0AndNamesNothing) {
 }
 
 TEST(DataCheckCommandTest, AJobIsCheckedWithItsModelRewardsAndEvaluation) {
-  const DataRun ran = RunDataCheckCommand({SLUICE_SOURCE_DIR "/configs/examples/digits.yaml",
-                                           "--set", "data.order.max_prompt=4", "-o", "json"});
+  const CommandRun ran = RunDataCheckCommand({SLUICE_SOURCE_DIR "/configs/examples/digits.yaml",
+                                              "--set", "data.order.max_prompt=4", "-o", "json"});
   const nlohmann::json report = ran.json();
   ASSERT_EQ(report["sources"].size(), 2u) << ran.err;
   EXPECT_EQ(report["sources"][0]["name"], "digits");
@@ -148,7 +125,7 @@ TEST(DataCheckCommandTest, BadRowsThatTheJobSkipsAreShownButDoNotFail) {
                                 absl::StrCat("data.train.0.path=", rows), "--set",
                                 absl::StrCat("data.order.on_bad_row=", on_bad_row), "-o", "json"});
   };
-  const DataRun skipping = check("skip");
+  const CommandRun skipping = check("skip");
   EXPECT_EQ(skipping.code, kDone) << skipping.out;
   EXPECT_EQ(skipping.json()["sources"][0]["bad"]["count"], 1);
   EXPECT_EQ(check("fail").code, kFailed);
@@ -198,7 +175,7 @@ TEST(DataCheckCommandTest, MessagesOfTheSystemAreNoQuestion) {
   const std::string train = WriteRows("chat.jsonl", row(Question("always"), "one"));
   const std::string held_out =
       WriteRows("chat_eval.jsonl", row(Question("always"), "two") + row("Be brief.", "one"));
-  const DataRun ran = RunDataCheckCommand({train, "--eval", held_out, "-o", "json"});
+  const CommandRun ran = RunDataCheckCommand({train, "--eval", held_out, "-o", "json"});
   EXPECT_THAT(ran.json()["overlap"]["first"].get<std::vector<std::string>>(),
               ElementsAre(HasSubstr("chat_eval.jsonl:2: ")));
 }
@@ -228,7 +205,7 @@ TEST(DataCheckCommandTest, OptionsThatContradictAJobFileOrEachOtherAreRefused) {
   const std::string job = SLUICE_SOURCE_DIR "/configs/examples/digits.yaml";
   const std::string rows = WriteRows("rows.jsonl", RowText("a", "1"));
   const auto refusal = [](std::vector<std::string> args) {
-    const DataRun ran = RunDataCheckCommand(std::move(args));
+    const CommandRun ran = RunDataCheckCommand(std::move(args));
     EXPECT_EQ(ran.code, kMisuse);
     EXPECT_EQ(ran.out, "");
     return ran.err;
@@ -244,19 +221,19 @@ TEST(DataCheckCommandTest, OptionsThatContradictAJobFileOrEachOtherAreRefused) {
 }
 
 TEST(DataCheckCommandTest, AFileWithoutRowsIsAFault) {
-  const DataRun ran = RunDataCheckCommand({WriteRows("empty.jsonl", "\n\n")});
+  const CommandRun ran = RunDataCheckCommand({WriteRows("empty.jsonl", "\n\n")});
   EXPECT_EQ(ran.code, kFailed);
   EXPECT_THAT(ran.out, HasSubstr("empty.jsonl has no row to use"));
 }
 
 TEST(DataCheckCommandTest, AGeneratorIsCheckedAsAFileIs) {
-  const DataRun ran =
+  const CommandRun ran =
       RunDataCheckCommand({"generator:countdown?rows=50&levels=3", "--verifier", "countdown",
                            "--eval", "generator:countdown?rows=50&levels=3&seed=2", "-o", "json"});
   EXPECT_EQ(ran.code, kDone) << ran.out;
   EXPECT_EQ(ran.json()["sources"][0]["rows"], 50);
 
-  const DataRun same = RunDataCheckCommand(
+  const CommandRun same = RunDataCheckCommand(
       {"generator:sort?rows=5&levels=4", "--eval", "generator:sort?rows=5&levels=4", "-o", "json"});
   EXPECT_EQ(same.code, kFailed);
   EXPECT_EQ(same.json()["overlap"]["count"], 5);
@@ -267,7 +244,7 @@ TEST(DataCheckCommandTest, AnAbsentFileIsNotFound) {
 }
 
 TEST(DataCheckCommandTest, AModelCountsTheTokensOfFilesToo) {
-  const DataRun ran =
+  const CommandRun ran =
       RunDataCheckCommand({absl::StrCat(kDigits, "/train.jsonl"), "--prompt", "digits", "--answer",
                            "digits", "--format", "{digits}=", "--model", kDigits, "-o", "json"});
   const nlohmann::json source = ran.json()["sources"][0];

@@ -1,13 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <CLI/CLI.hpp>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
+#include "tests/tools/sluice/run_command.h"
 #include "tools/sluice/commands.h"
 #include "tools/sluice/eval_job.h"
 
@@ -20,13 +19,8 @@ using testing::IsEmpty;
 
 constexpr char kModel[] = SLUICE_SOURCE_DIR "/configs/examples/digits";
 
-struct EvalRun {
-  ExitCode code = kFailed;
-  std::string out, err;
-};
-
 // Runs `sluice eval DIR ARGS..` on two rows of the example.
-EvalRun RunEval(const std::string& dir, std::vector<std::string> args) {
+CommandRun RunEval(const std::string& dir, std::vector<std::string> args) {
   for (const char* arg :
        {dir.c_str(), "--init-seed", "1", "--data",
         SLUICE_SOURCE_DIR "/configs/examples/digits/heldout.jsonl", "--verifier", "text", "--args",
@@ -34,27 +28,11 @@ EvalRun RunEval(const std::string& dir, std::vector<std::string> args) {
         "--max-tokens", "4", "--threads", "1"}) {
     args.push_back(arg);
   }
-
-  CLI::App app;
-  const auto run = EvalCommands().front().bind(&app);
-  std::reverse(args.begin(), args.end());  // CLI11 wants them in reverse.
-  EvalRun ran;
-  try {
-    app.parse(args);
-  } catch (const CLI::ParseError& error) {
-    return {kMisuse, "", error.what()};
-  }
-
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  ran.code = run();
-  ran.out = testing::internal::GetCapturedStdout(),
-  ran.err = testing::internal::GetCapturedStderr();
-  return ran;
+  return RunCommand(EvalCommands().front(), std::move(args));
 }
 
 std::string Refusal(std::vector<std::string> args) {
-  const EvalRun ran = RunEval(kModel, std::move(args));
+  const CommandRun ran = RunEval(kModel, std::move(args));
   EXPECT_EQ(ran.code, kMisuse);
   EXPECT_EQ(ran.out, "");
   return ran.err;
@@ -83,7 +61,7 @@ TEST(EvalCommandTest, SeveralAnswersNeedATemperature) {
   EXPECT_THAT(
       Refusal({"--samples", "4"}),
       HasSubstr("--samples 4 with --temperature 0: all answers to a row would be the same"));
-  const EvalRun ran = RunEval(kModel, {"--samples", "2", "--temperature", "1"});
+  const CommandRun ran = RunEval(kModel, {"--samples", "2", "--temperature", "1"});
   EXPECT_EQ(ran.code, kDone) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("pass@2"));
 }
@@ -99,7 +77,7 @@ TEST(EvalCommandTest, ARemoteCodeKeyIsToldOnStderrAndInTheResult) {
   config["auto_map"] = {{"AutoModelForCausalLM", "modeling.Model"}};
   ASSERT_TRUE(WriteFileAtomic(dir + "/config.json", config.dump()).ok());
 
-  const EvalRun ran = RunEval(dir, {"-o", "json"});
+  const CommandRun ran = RunEval(dir, {"-o", "json"});
   EXPECT_EQ(ran.code, kDone);
   EXPECT_THAT(ran.err, AllOf(HasSubstr(dir + "/config.json"), HasSubstr("auto_map is ignored")));
   EXPECT_EQ(nlohmann::json::parse(ran.out)["ignored"], nlohmann::json({"auto_map"}));
