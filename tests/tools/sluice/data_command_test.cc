@@ -21,6 +21,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 constexpr char kDigits[] = SLUICE_SOURCE_DIR "/configs/examples/digits";
+constexpr char kDigitsJob[] = SLUICE_SOURCE_DIR "/configs/examples/digits.yaml";
 
 // Runs `sluice data check ARGS..`.
 CommandRun RunDataCheckCommand(std::vector<std::string> args) {
@@ -100,8 +101,8 @@ TEST(DataCheckCommandTest, RowsWithoutFaultExitWith0AndNamesNothing) {
 }
 
 TEST(DataCheckCommandTest, AJobIsCheckedWithItsModelRewardsAndEvaluation) {
-  const CommandRun ran = RunDataCheckCommand({SLUICE_SOURCE_DIR "/configs/examples/digits.yaml",
-                                              "--set", "data.order.max_prompt=4", "-o", "json"});
+  const CommandRun ran =
+      RunDataCheckCommand({kDigitsJob, "--set", "data.order.max_prompt=4", "-o", "json"});
   const nlohmann::json report = ran.json();
   ASSERT_EQ(report["sources"].size(), 2u) << ran.err;
   EXPECT_EQ(report["sources"][0]["name"], "digits");
@@ -118,12 +119,12 @@ TEST(DataCheckCommandTest, AJobIsCheckedWithItsModelRewardsAndEvaluation) {
 }
 
 TEST(DataCheckCommandTest, BadRowsThatTheJobSkipsAreShownButDoNotFail) {
-  std::string job = *ReadFile(SLUICE_SOURCE_DIR "/configs/examples/digits.yaml");
+  std::string job = *ReadFile(kDigitsJob);
   const std::string rows = WriteRows("skipped.jsonl", "{\"digits\": \"1234\"}\nbroken\n");
   const auto check = [&](const char* on_bad_row) {
-    return RunDataCheckCommand({SLUICE_SOURCE_DIR "/configs/examples/digits.yaml", "--set",
-                                absl::StrCat("data.train.0.path=", rows), "--set",
-                                absl::StrCat("data.order.on_bad_row=", on_bad_row), "-o", "json"});
+    return RunDataCheckCommand({kDigitsJob, "--set", absl::StrCat("data.train.0.path=", rows),
+                                "--set", absl::StrCat("data.order.on_bad_row=", on_bad_row), "-o",
+                                "json"});
   };
   const CommandRun skipping = check("skip");
   EXPECT_EQ(skipping.code, kDone) << skipping.out;
@@ -202,7 +203,7 @@ TEST(DataCheckCommandTest, ARowNestedDeeplyIsABadRowAndTheRestIsRead) {
 }
 
 TEST(DataCheckCommandTest, OptionsThatContradictAJobFileOrEachOtherAreRefused) {
-  const std::string job = SLUICE_SOURCE_DIR "/configs/examples/digits.yaml";
+  const std::string job = kDigitsJob;
   const std::string rows = WriteRows("rows.jsonl", RowText("a", "1"));
   const auto refusal = [](std::vector<std::string> args) {
     const CommandRun ran = RunDataCheckCommand(std::move(args));

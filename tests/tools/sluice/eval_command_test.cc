@@ -18,14 +18,13 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 constexpr char kModel[] = SLUICE_SOURCE_DIR "/configs/examples/digits";
+constexpr char kHeldOut[] = SLUICE_SOURCE_DIR "/configs/examples/digits/heldout.jsonl";
 
 // Runs `sluice eval DIR ARGS..` on two rows of the example.
 CommandRun RunEval(const std::string& dir, std::vector<std::string> args) {
-  for (const char* arg :
-       {dir.c_str(), "--init-seed", "1", "--data",
-        SLUICE_SOURCE_DIR "/configs/examples/digits/heldout.jsonl", "--verifier", "text", "--args",
-        R"({"property": "reversed"})", "--prompt", "digits", "--answer", "digits", "--rows", "2",
-        "--max-tokens", "4", "--threads", "1"}) {
+  for (const char* arg : {dir.c_str(), "--init-seed", "1", "--data", kHeldOut, "--verifier", "text",
+                          "--args", R"({"property": "reversed"})", "--prompt", "digits", "--answer",
+                          "digits", "--rows", "2", "--max-tokens", "4", "--threads", "1"}) {
     args.push_back(arg);
   }
   return RunCommand(EvalCommands().front(), std::move(args));
