@@ -34,11 +34,6 @@ DiskWorker::~DiskWorker() {
   while (!state_->work && !state_->ended) state_->changed.Wait(&state_->mu);
 }
 
-bool DiskWorker::is_busy() const {
-  MutexLock lock(&state_->mu);
-  return state_->work != nullptr;
-}
-
 void DiskWorker::RunThread(const std::shared_ptr<State>& state) {
   while (true) {
     std::function<void()> work;

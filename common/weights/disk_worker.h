@@ -31,9 +31,6 @@ class DiskWorker {
   // CANCELLED: `cancel` was triggered, which may be null.
   absl::Status Run(std::function<void()> work, absl::Duration limit, rpc::Cancel* cancel = nullptr);
 
-  // Whether work runs.
-  bool is_busy() const;
-
  private:
   struct State;
   static void RunThread(const std::shared_ptr<State>& state);

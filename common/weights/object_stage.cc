@@ -45,7 +45,7 @@ const ObjectStage::Segment* ObjectStage::Find(absl::string_view job, uint32_t nu
 void ObjectStage::DropUnused(absl::Duration now) {
   const size_t before = segments_.size();
   std::erase_if(segments_, [&](const auto& segment) { return now - segment.second.used > kKeep; });
-  while (segments_.size() > kMostSegments) {
+  while (segments_.size() > kMostSegments || (segments_.size() > 1 && bytes() > most_bytes_)) {
     segments_.erase(std::min_element(
         segments_.begin(), segments_.end(),
         [](const auto& a, const auto& b) { return a.second.used < b.second.used; }));

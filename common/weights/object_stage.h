@@ -25,6 +25,10 @@ class ObjectStage {
   static constexpr absl::Duration kKeep = absl::Seconds(3);
   // Each one takes a descriptor of the process.
   static constexpr size_t kMostSegments = 128;
+  // Most memory of the segments. The one that was used last is kept even if it is larger.
+  static constexpr uint64_t kMostBytes = uint64_t{1} << 30;
+
+  explicit ObjectStage(uint64_t most_bytes = kMostBytes) : most_bytes_(most_bytes) {}
 
   struct Place {
     uint32_t segment = 0;
@@ -49,13 +53,14 @@ class ObjectStage {
   // Null: there is none of this number, or it belongs to another job.
   const Segment* Find(absl::string_view job, uint32_t number, absl::Duration now);
 
-  // Drops what was not used for kKeep, and of more than kMostSegments those that were used least
-  // recently.
+  // Drops what was not used for kKeep, and of more than kMostSegments or kMostBytes those that were
+  // used least recently.
   void DropUnused(absl::Duration now);
   size_t segments() const { return segments_.size(); }
   uint64_t bytes() const;
 
  private:
+  const uint64_t most_bytes_;
   std::map<std::pair<std::string, std::string>, Place> places_;  // By job and id.
   std::map<uint32_t, Segment> segments_;                         // By number.
   uint32_t next_ = 1;

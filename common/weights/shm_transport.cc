@@ -76,9 +76,18 @@ FetchEnd ShmTransport::FetchAll(const FetchTerms& terms, WantedObjects* wanted) 
     }
     if (response.objects().empty() && response.missing().empty())
       return {absl::DataLossError("it has answered nothing"), HolderFault::kLied};
-    last = terms.clock->Monotonic();
+    const size_t left = wanted->left();
     FetchEnd taken = TakeObjects(terms, asked, response, &segments, wanted);
     if (!taken.status.ok()) return taken;
+    const absl::Duration now = terms.clock->Monotonic();
+    if (wanted->left() < left) {
+      last = now;
+    } else if (!terms.is_patient && now - last >= terms.history->limits().starved) {
+      return {absl::UnavailableError(absl::StrCat(
+                  "the memory of ", terms.name, " was dropped before it was mapped, for ",
+                  absl::FormatDuration(now - last))),
+              HolderFault::kStarved};
+    }
     // Objects of one request mostly lie in one segment; the next ones lie in others.
     if (segments.size() > 2) segments.clear();
   }
@@ -101,6 +110,8 @@ FetchEnd ShmTransport::TakeObjects(const FetchTerms& terms, absl::Span<const siz
       return lied(absl::DataLossError("it has named an object that was not asked for"));
     const absl::StatusOr<const shm::Segment*> segment =
         FindSegment(terms, object.segment(), segments);
+    // The daemon has dropped it to make room for other receivers. It is asked for again.
+    if (absl::IsNotFound(segment.status())) return {};
     if (absl::IsDataLoss(segment.status())) return lied(segment.status());
     if (absl::IsDeadlineExceeded(segment.status())) return {segment.status(), HolderFault::kSilent};
     if (!segment.ok()) return {segment.status(), HolderFault::kGone};

@@ -376,7 +376,7 @@ std::unique_ptr<WeightMirror> TrainingJob::Impl::MakeMirror() {
     job_.RaiseEvent(common::v1::SEVERITY_ERROR, "weights_dir_behind",
                     absl::StrCat("the newest version could not be written to weights.dir, ",
                                  job_.config.weights_dir, ": ", status.message(),
-                                 "; rollouts still get it from the trainer. Each new version is "
+                                 "; rollouts still get it from the trainer. The newest version is "
                                  "written there as soon as the disk takes it"));
   };
   return std::make_unique<WeightMirror>(

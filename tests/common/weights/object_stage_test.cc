@@ -92,5 +92,24 @@ TEST(ObjectStageTest, OfTooManySegmentsTheLeastRecentlyUsedAreDropped) {
   EXPECT_EQ(stage.Find("job", first + 1, now), nullptr);
 }
 
+TEST(ObjectStageTest, OfTooManyBytesTheLeastRecentlyUsedAreDroppedButNeverTheLastOnes) {
+  ObjectStage stage(/*most_bytes=*/10);
+  absl::Duration now = absl::Seconds(100);
+  const auto stage_bytes = [&](const std::string& id, size_t bytes) {
+    now += absl::Microseconds(1);
+    const auto places = stage.Stage("job", {StageObject(id, std::string(bytes, 'x'))}, now);
+    stage.DropUnused(now);
+    return (*places)[0].segment;
+  };
+  const uint32_t a = stage_bytes("a", 4), b = stage_bytes("b", 4);
+  EXPECT_EQ(stage_bytes("a", 4), a) << "both have room";
+  stage_bytes("c", 4);
+  EXPECT_EQ(stage.bytes(), 8u);
+  EXPECT_EQ(stage.Find("job", b, now), nullptr) << "it was used least recently";
+  const uint32_t large = stage_bytes("large", 100);
+  EXPECT_EQ(stage.segments(), 1u);
+  EXPECT_NE(stage.Find("job", large, now), nullptr);
+}
+
 }  // namespace
 }  // namespace sluice

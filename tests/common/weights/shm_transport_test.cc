@@ -158,6 +158,35 @@ TEST(ShmTransportTest, AnAnswerAboutWhatWasNotAskedForIsALie) {
   EXPECT_EQ(end.fault, HolderFault::kLied);
 }
 
+TEST(ShmTransportTest, ASegmentThatWasDroppedBeforeItWasMappedIsAskedForAgain) {
+  const std::string object(5000, 'x'), id = Sha256(object);
+  const Fd file = MakeFile(object, kConstant);
+  int taken = 0;
+  uint32_t staged = 0;
+  FetchEnd end;
+  {
+    FakeSharer sharer([&](const weights::v1::ShareRequest& request, int* fd) {
+      weights::v1::ShareResponse response;
+      if (request.segment() == 0) {
+        weights::v1::SharedObject& named = *response.add_objects();
+        named.set_segment(++staged);
+        named.set_size(object.size());
+      } else if (request.segment() < 3) {
+        response.set_code(static_cast<uint32_t>(absl::StatusCode::kNotFound));
+      } else {
+        response.set_segment_bytes(object.size());
+        *fd = file.get();
+      }
+      return response;
+    });
+    end = FetchOne(FakeSharer::address(), id, &taken);
+  }
+  EXPECT_EQ(end.status, absl::OkStatus());
+  EXPECT_EQ(end.fault, std::nullopt);
+  EXPECT_EQ(taken, 1);
+  EXPECT_EQ(staged, 3u);
+}
+
 TEST(ShmTransportTest, NobodyIsOnThisHost) {
   EXPECT_TRUE(absl::IsUnavailable(ShmTransport::Connect("nobody:1", {}).status()));
 }

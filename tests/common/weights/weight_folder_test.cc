@@ -7,10 +7,12 @@
 
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "common/base/clock.h"
 #include "common/base/digest.h"
 #include "common/base/failpoint.h"
@@ -201,23 +203,41 @@ TEST_F(WeightFolderTest, ADiskThatTakesNothingStopsNoPublicationAndIsReportedOnc
   const std::string parent = std::filesystem::path(folder_).parent_path();
   ASSERT_EQ(WriteFileAtomic(parent, "a file"), absl::OkStatus());
   std::vector<absl::Status> reports;
-  WeightMirror mirror({.on_change = [&](const absl::Status& status) { reports.push_back(status); }},
-                      MakeWriter(1));
+  auto mirror = std::make_unique<WeightMirror>(
+      WeightMirror::Options{
+          .retry = absl::Hours(1),
+          .on_change = [&](const absl::Status& status) { reports.push_back(status); }},
+      MakeWriter(1));
   WeightPublisher* source = nullptr;
-  WeightPublisher publisher({.job = kFolderJob, .on_stored = [&] { mirror.Write(*source); }},
+  WeightPublisher publisher({.job = kFolderJob, .on_stored = [&] { mirror->Write(*source); }},
                             Clock::Real());
   source = &publisher;
   for (int64_t v = 0; v < 3; ++v)
     ASSERT_TRUE(publisher.Publish(FolderWeights(static_cast<uint64_t>(v)), {1, v}, "").ok());
   EXPECT_EQ(publisher.latest()->version.number, 2);
-  ASSERT_EQ(reports.size(), 1u);
-  EXPECT_FALSE(reports[0].ok());
-
   ASSERT_EQ(RemoveTree(parent), absl::OkStatus());
-  ASSERT_TRUE(publisher.Publish(FolderWeights(3), {1, 3}, "").ok());
+  mirror.reset();
   ASSERT_EQ(reports.size(), 2u);
-  EXPECT_EQ(reports[1], absl::OkStatus());
-  EXPECT_EQ(ReadAll(), (PolicyVersion{1, 3}));
+  EXPECT_FALSE(reports[0].ok());
+  EXPECT_EQ(reports[1], absl::OkStatus()) << "the newest version is tried again at the end";
+  EXPECT_EQ(ReadAll(), (PolicyVersion{1, 2}));
+}
+
+TEST_F(WeightFolderTest, AVersionThatTheDiskRefusedIsWrittenAsSoonAsTheDiskTakesIt) {
+  if (!kHasFailpoints) GTEST_SKIP() << "this build has no failpoints";
+  absl::Notification caught_up;
+  WeightMirror mirror({.retry = absl::Milliseconds(1),
+                       .on_change =
+                           [&](const absl::Status& status) {
+                             if (status.ok()) caught_up.Notify();
+                           }},
+                      MakeWriter(1));
+  WeightPublisher publisher = MakePublisher();
+  ASSERT_EQ(ArmFailpoint("weights.dir.latest", "error", 1), absl::OkStatus());
+  ASSERT_TRUE(publisher.Publish(FolderWeights(0), {1, 0}, "").ok());
+  mirror.Write(publisher);
+  caught_up.WaitForNotification();
+  EXPECT_EQ(ReadAll(), (PolicyVersion{1, 0}));
 }
 
 // The version is in the folder when it is announced.
