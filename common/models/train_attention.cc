@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "common/base/f16.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/models/attention_grad_products.h"
 #include "common/models/parallel.h"
 #include "common/models/train_function.h"
 #include "common/models/train_ops.h"
@@ -152,10 +154,8 @@ void AttendPart(const float* q, const float* k, const float* v, int64_t begin, i
 // can work on it: up to about as many as it has query heads. The gradients of the keys are sums
 // over the ranges, so the ranges depend on the shapes alone, and not on the number of threads.
 struct QueryRanges {
-  static constexpr int64_t kLeast = 1024;  // Queries of a range.
-
   QueryRanges(int64_t queries, const Heads& heads)
-      : queries(queries), ranges(std::max<int64_t>(1, std::min(queries / kLeast, heads.group()))) {}
+      : queries(queries), ranges(AttentionRanges(queries, heads.group())) {}
   int64_t Begin(int64_t range) const { return queries * range / ranges; }
 
   const int64_t queries, ranges;
@@ -207,26 +207,26 @@ struct AttentionGrads {
 // keys and values of the prefix, too.
 class FamilyGrad {
  public:
+  // With `halves`, most products are in bf16.
   FamilyGrad(const float* q, const float* k, const float* v, const float* dout, const Heads& heads,
-             int64_t h, const AttentionGrads& grads)
+             int64_t h, bool halves, const AttentionGrads& grads)
       : q_(q),
-        k_(k),
-        v_(v),
+        k_(k + h * heads.d),
+        v_(v + h * heads.d),
         dout_(dout),
         heads_(heads),
         h_(h),
         grads_(grads),
-        scale_(1.0f / std::sqrt(static_cast<float>(heads.d))) {}
+        scale_(1.0f / std::sqrt(static_cast<float>(heads.d))),
+        products_(halves ? MakeBf16Products(heads.d) : MakeF32Products(heads.d)) {}
 
   void Compute(const std::vector<int64_t>& cu_seqlens, int64_t first, int64_t last) {
     const int64_t shared = cu_seqlens[first + 1] - cu_seqlens[first];
-    Reserve(LongestSequence(cu_seqlens, first, last));
+    products_->Reserve(LongestSequence(cu_seqlens, first, last));
     for (int64_t b = first; b < last; ++b) {
       const int64_t before = b == first ? 0 : shared, begin = cu_seqlens[b],
                     length = cu_seqlens[b + 1] - begin;
       LoadKeys(begin, length, before);
-      std::fill_n(dkeys_.data() + before * heads_.d, length * heads_.d, 0.0f);
-      std::fill_n(dvalues_.data() + before * heads_.d, length * heads_.d, 0.0f);
       AddTiles(begin, length, before);
       if (b > first) StoreKeyGrads(begin, length, before);
     }
@@ -242,48 +242,28 @@ class FamilyGrad {
   // theirs.
   KeyGrads ComputeRange(int64_t token, int64_t begin, int64_t count) {
     const int64_t total = begin + count;
-    Reserve(total);
+    products_->Reserve(total);
     LoadKeys(0, total, 0);
-    absl::c_fill(dkeys_, 0.0f), absl::c_fill(dvalues_, 0.0f);
     AddTiles(token, count, begin);
-    return {std::move(dkeys_), std::move(dvalues_)};
+    KeyGrads sums{std::vector<float>(total * heads_.d), std::vector<float>(total * heads_.d)};
+    products_->CopySums(0, total, heads_.d, sums.dk.data(), sums.dv.data());
+    return sums;
   }
 
  private:
   static constexpr int64_t kQueries = 32;
-  static constexpr int64_t kKeys = 128;  // Keys that are summed over at once, a multiple of 16.
+  static constexpr int64_t kKeys = AttentionGradProducts::kKeys;
 
-  // Makes room for the keys of a sequence of up to `longest` tokens.
-  void Reserve(int64_t longest) {
-    const int64_t d = heads_.d;
-    keys_.resize(longest * d), values_.resize(longest * d);
-    dkeys_.resize(longest * d), dvalues_.resize(longest * d);
-    packed_keys_.assign(PackedFloats(longest, d), 0.0f);
-    packed_values_.assign(PackedFloats(longest, d), 0.0f);
-    key_columns_.resize(RoundUpToLanes(d) * longest);
-  }
-
-  // Gathers and packs the keys and values of `length` rows, of which the first is `begin`, behind
-  // the first `before`.
+  // Takes the keys and values of `length` rows, of which the first is `begin`, behind the first
+  // `before`.
   void LoadKeys(int64_t begin, int64_t length, int64_t before) {
-    const int64_t d = heads_.d, at = h_ * d, from = before * d;
-    GatherHead(k_ + at, begin, begin + length, heads_.kv_width, d, 1, keys_.data() + from);
-    GatherHead(v_ + at, begin, begin + length, heads_.kv_width, d, 1, values_.data() + from);
-    PackRows(keys_.data() + from, length, d, before, packed_keys_.data());
-    PackRows(values_.data() + from, length, d, before, packed_values_.data());
-    for (int64_t c = before / kKeys * kKeys; c < before + length; c += kKeys) {
-      PackColumns(&keys_[c * d], d, std::min(kKeys, before + length - c), d,
-                  &key_columns_[c * RoundUpToLanes(d)]);
-    }
-    total_ = before + length;
+    const int64_t at = begin * heads_.kv_width;
+    products_->Load(k_ + at, v_ + at, heads_.kv_width, length, before);
   }
 
   void StoreKeyGrads(int64_t begin, int64_t length, int64_t before) {
-    const int64_t d = heads_.d, at = h_ * d;
-    ScatterHead(dkeys_.data() + before * d, begin, begin + length, heads_.kv_width, d,
-                grads_.dk + at);
-    ScatterHead(dvalues_.data() + before * d, begin, begin + length, heads_.kv_width, d,
-                grads_.dv + at);
+    const int64_t at = begin * heads_.kv_width + h_ * heads_.d;
+    products_->CopySums(before, length, heads_.kv_width, grads_.dk + at, grads_.dv + at);
   }
 
   // Adds the gradients of `length` queries, whose first is row `token` and has position `position`.
@@ -295,7 +275,6 @@ class FamilyGrad {
   // Adds the gradients of `count` queries, whose first is row `token` and has position `position`.
   // Row g * count + i of the tile is query i in the g-th head.
   void AddTile(int64_t token, int64_t count, int64_t position) {
-    const DecoderOps& ops = BestDecoderOps();
     const int64_t d = heads_.d, rows = heads_.group() * count, end = position + count,
                   begin = WindowBegin(position, heads_.window) / kKeys * kKeys, width = end - begin;
     q_tile_.resize(rows * d), dout_tile_.resize(rows * d), dq_tile_.resize(rows * d);
@@ -304,10 +283,9 @@ class FamilyGrad {
       GatherHead(q_ + at, token, token + count, heads_.q_width, d, scale_, &q_tile_[to]);
       GatherHead(dout_ + at, token, token + count, heads_.q_width, d, 1, &dout_tile_[to]);
     }
+    const AttentionTile tile{q_tile_.data(), dout_tile_.data(), rows, begin, end};
     p_.resize(rows * width), ds_.resize(rows * width);
-    ops.gemm(q_tile_.data(), d, &packed_keys_[begin * d], rows, width, d, p_.data(), width, false);
-    ops.gemm(dout_tile_.data(), d, &packed_values_[begin * d], rows, width, d, ds_.data(), width,
-             false);
+    products_->Scores(tile, p_.data(), ds_.data());
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t at = position + r % count, row_end = at + 1 - begin,
                     row_begin = WindowBegin(at, heads_.window) - begin;
@@ -318,20 +296,7 @@ class FamilyGrad {
         std::fill_n(row + row_end, width - row_end, 0.0f);
       }
     }
-
-    q_columns_.resize(RoundUpToLanes(d) * rows), dout_columns_.resize(q_columns_.size());
-    PackColumns(q_tile_.data(), d, rows, d, q_columns_.data());
-    PackColumns(dout_tile_.data(), d, rows, d, dout_columns_.data());
-    ops.gemm_transposed(ds_.data(), width, q_columns_.data(), width, d, rows, &dkeys_[begin * d], d,
-                        true);
-    ops.gemm_transposed(p_.data(), width, dout_columns_.data(), width, d, rows,
-                        &dvalues_[begin * d], d, true);
-    for (int64_t c = begin; c < end; c += kKeys) {
-      // A part of the packed keys has as many as there are in the sequence. Those behind the tile
-      // have probability 0.
-      const int64_t packed = std::min(kKeys, total_ - c), used = std::min(kKeys, end - c);
-      MultiplyByKeys(&ds_[c - begin], width, c, packed, used, rows, c > begin);
-    }
+    products_->Grads(tile, p_.data(), ds_.data(), dq_tile_.data());
     for (int64_t g = 0; g < heads_.group(); ++g) {
       float* from = &dq_tile_[g * count * d];
       for (int64_t i = 0; i < count * d; ++i) from[i] *= scale_;
@@ -340,31 +305,13 @@ class FamilyGrad {
     }
   }
 
-  void MultiplyByKeys(const float* ds, int64_t width, int64_t c, int64_t packed, int64_t used,
-                      int64_t rows, bool add) {
-    const int64_t d = heads_.d;
-    const float* columns = &key_columns_[c * RoundUpToLanes(d)];
-    if (used < packed) {
-      // The panels of the kernel must have exactly `used` inputs.
-      edge_.resize(RoundUpToLanes(d) * used);
-      PackColumns(&keys_[c * d], d, used, d, edge_.data());
-      columns = edge_.data();
-    }
-    BestDecoderOps().gemm(ds, width, columns, rows, d, used, dq_tile_.data(), d, add);
-  }
-
   const float *const q_, *const k_, *const v_, *const dout_;
   const Heads heads_;
   const int64_t h_;
   const AttentionGrads grads_;
   const float scale_;
-  int64_t total_ = 0;  // Keys of the sequence, its prefix included.
-  // Keys and values [total, d] of one sequence, packed for products with them, and their gradients.
-  std::vector<float> keys_, values_, packed_keys_, packed_values_, dkeys_, dvalues_;
-  // The transposed keys, packed in parts of kKeys.
-  std::vector<float> key_columns_, edge_;
-  // Of a tile: [rows, d] and [rows, keys].
-  std::vector<float> q_tile_, dout_tile_, dq_tile_, q_columns_, dout_columns_, p_, ds_;
+  const std::unique_ptr<AttentionGradProducts> products_;
+  std::vector<float> q_tile_, dout_tile_, dq_tile_, p_, ds_;  // [rows, d] and [rows, keys].
 };
 
 // Adds rows of d floats without gaps to rows of one head, which are `width` floats apart.
@@ -377,7 +324,7 @@ void AddToHead(const std::vector<float>& rows, int64_t width, int64_t d, float* 
 // Computes the gradients of AttendRows(), and adds those of the keys and values to grads.dk and
 // grads.dv, range by range.
 void AddRowGrads(const float* q, const float* k, const float* v, const float* dout, int64_t begin,
-                 int64_t count, const Heads& heads, const AttentionGrads& grads) {
+                 int64_t count, const Heads& heads, bool halves, const AttentionGrads& grads) {
   const QueryRanges ranges(count, heads);
   // The ranges of a head are added in their order, each as soon as those before it are there.
   struct Head {
@@ -391,7 +338,7 @@ void AddRowGrads(const float* q, const float* k, const float* v, const float* do
     const int64_t h = i % heads.kv_heads(), range = i / heads.kv_heads(),
                   first = ranges.Begin(range);
     FamilyGrad::KeyGrads part =
-        FamilyGrad(q, k, v, dout, heads, h, grads)
+        FamilyGrad(q, k, v, dout, heads, h, halves, grads)
             .ComputeRange(first, begin + first, ranges.Begin(range + 1) - first);
     Head& head = of_head[h];
     MutexLock lock(&head.mu);
@@ -423,6 +370,7 @@ struct AttentionFn : Function<AttentionFn> {
     ctx->saved_data["families"] = families;
     ctx->saved_data["d"] = d;
     ctx->saved_data["window"] = window;
+    ctx->saved_data["halves"] = halves;
 
     const Heads heads{q.size(1), k.size(1), d, window};
     at::Tensor out = at::empty_like(q);
@@ -452,6 +400,7 @@ struct AttentionFn : Function<AttentionFn> {
 
     const Heads heads{q.size(1), k.size(1), ctx->saved_data["d"].toInt(),
                       ctx->saved_data["window"].toInt()};
+    const bool halves = ctx->saved_data["halves"].toBool();
     at::Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
     const float *qs = ConstData(q), *ks = ConstData(k), *vs = ConstData(v),
                 *douts = ConstData(dout);
@@ -463,12 +412,12 @@ struct AttentionFn : Function<AttentionFn> {
                     k_at = at * heads.kv_width;
       std::fill_n(to.dk + k_at, count * heads.kv_width, 0.0f);
       std::fill_n(to.dv + k_at, count * heads.kv_width, 0.0f);
-      AddRowGrads(qs + q_at, ks + k_at, vs + k_at, douts + q_at, 0, count, heads,
+      AddRowGrads(qs + q_at, ks + k_at, vs + k_at, douts + q_at, 0, count, heads, halves,
                   {to.dq + q_at, to.dk + k_at, to.dv + k_at});
     }
     ForEachFamilyHead(families, heads, [&](int64_t first, int64_t last, int64_t h) {
       if (IsDivided(cu_seqlens, first, last, heads)) return;
-      FamilyGrad(qs, ks, vs, douts, heads, h, to).Compute(cu_seqlens, first, last);
+      FamilyGrad(qs, ks, vs, douts, heads, h, halves, to).Compute(cu_seqlens, first, last);
     });
     return {dq, dk, dv, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
@@ -489,6 +438,7 @@ struct CarriedAttentionFn : Function<CarriedAttentionFn> {
     ctx->saved_data["begin"] = begin;
     ctx->saved_data["d"] = d;
     ctx->saved_data["window"] = window;
+    ctx->saved_data["halves"] = halves;
 
     const CarriedKeys& keys = *held->keys;
     const Heads heads{q.size(1), keys.k.size(1), d, window};
@@ -506,11 +456,12 @@ struct CarriedAttentionFn : Function<CarriedAttentionFn> {
     const int64_t begin = ctx->saved_data["begin"].toInt();
     const Heads heads{q.size(1), keys.k.size(1), ctx->saved_data["d"].toInt(),
                       ctx->saved_data["window"].toInt()};
+    const bool halves = ctx->saved_data["halves"].toBool();
     at::Tensor dq = at::empty_like(q);
     const float *qs = ConstData(q), *ks = ConstData(keys.k), *vs = ConstData(keys.v),
                 *douts = ConstData(dout);
     const AttentionGrads to{MutableData(dq), MutableData(keys.dk), MutableData(keys.dv)};
-    AddRowGrads(qs, ks, vs, douts, begin, q.size(0), heads, to);
+    AddRowGrads(qs, ks, vs, douts, begin, q.size(0), heads, halves, to);
     return {dq, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };

@@ -61,7 +61,8 @@ std::vector<at::Tensor> ComputeAgain(
 // Causal attention within each sequence: q [T, heads * D], k and v [T, kv_heads * D] -> [T, heads *
 // D]. Sequence b has the rows cu_seqlens[b] .. cu_seqlens[b + 1] - 1, which also attend to the rows
 // of sequence prefix[b], as in PackedBatch. With a window > 0, a token attends to at most that many
-// tokens, itself included. With `halves`, keys and values are rounded to fp16.
+// tokens, itself included. With `halves`, keys and values are rounded to fp16, and the products of
+// the backward pass, but for the scores, have inputs in bf16.
 at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            const std::vector<int64_t>& cu_seqlens,
                            const std::vector<int64_t>& prefix, int64_t head_dim, int64_t window,

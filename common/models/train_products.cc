@@ -3,7 +3,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
-#include <type_traits>
+#include <memory>
 #include <vector>
 
 #include "common/models/parallel.h"
@@ -29,44 +29,94 @@ struct InnerPart {
   int64_t size() const { return end - begin; }
 };
 
-// Computes the rows [row_begin, row_end) of the outputs [begin, end) of a product with `inner`
-// inputs, of which `part` are multiplied at once:
+// The number of numbers of T that `k` inputs of an output take in a packed weight.
+template <typename T>
+int64_t PackedInputs(int64_t k) {
+  return sizeof(T) == sizeof(uint16_t) ? RoundUpToPairs(k) : k;
+}
+
+// How a product with `inner` inputs, of which `part` are multiplied at once, is divided into pieces
+// of a weight: `outputs` outputs each, packed into `size` numbers.
+template <typename T>
+struct PieceShape {
+  PieceShape(int64_t inner, int64_t part)
+      : width(PackedInputs<T>(std::min(part, inner))),
+        outputs(std::max(kMinPiece, kPieceBytes / static_cast<int64_t>(sizeof(T)) / width /
+                                        kMinPiece * kMinPiece)),
+        size(outputs * width) {}
+  const int64_t width, outputs, size;
+};
+
+template <typename MultiplyTile, typename T>
+void MultiplyRows(int64_t row_begin, int64_t row_end, int64_t first, int64_t count,
+                  const InnerPart& part, const T* packed, const MultiplyTile& multiply) {
+  for (int64_t r = row_begin; r < row_end; r += kRowTile)
+    multiply(r, std::min(kRowTile, row_end - r), first, count, part, packed);
+}
+
+// Computes `rows` rows of the outputs [begin, end) of a product:
 //   pack(first, count, part, to)                packs the weight of `count` outputs
 //   multiply(row, rows, first, count, part, w)  multiplies `rows` rows by them
 template <typename T, typename Pack, typename MultiplyTile>
-void MultiplyPieces(int64_t row_begin, int64_t row_end, int64_t begin, int64_t end, int64_t inner,
-                    int64_t part, const Pack& pack, const MultiplyTile& multiply) {
+void MultiplyOutputs(int64_t rows, int64_t begin, int64_t end, int64_t inner, int64_t part,
+                     const Pack& pack, const MultiplyTile& multiply) {
   thread_local std::vector<T> packed;
-  const int64_t width = RoundUpToPairs(std::min(part, inner)),
-                room = kPieceBytes / static_cast<int64_t>(sizeof(T)) / width,
-                piece = std::max(kMinPiece, room / kMinPiece * kMinPiece);
-  packed.resize(std::min(piece, RoundUpToLanes(end - begin)) * width);
-  for (int64_t first = begin; first < end; first += piece) {
-    const int64_t count = std::min(piece, end - first);
+  const PieceShape<T> piece(inner, part);
+  packed.resize(std::min(piece.outputs, RoundUpToLanes(end - begin)) * piece.width);
+  for (int64_t first = begin; first < end; first += piece.outputs) {
+    const int64_t count = std::min(piece.outputs, end - first);
     for (int64_t i = 0; i < inner; i += part) {
       const InnerPart at{i, std::min(inner, i + part)};
       pack(first, count, at, packed.data());
-      for (int64_t r = row_begin; r < row_end; r += kRowTile)
-        multiply(r, std::min(kRowTile, row_end - r), first, count, at, packed.data());
+      MultiplyRows(0, rows, first, count, at, packed.data(), multiply);
     }
   }
 }
 
-// The same for all rows and outputs, in parallel. Each thread packs what it multiplies by, so the
-// longer side is divided.
+// The same for all outputs, with the rows divided among the threads. All of them multiply by the
+// whole weight, so it is packed once for all.
+template <typename T, typename Pack, typename MultiplyTile>
+void MultiplyByWhole(int64_t rows, int64_t outputs, int64_t inner, int64_t part, const Pack& pack,
+                     const MultiplyTile& multiply) {
+  const PieceShape<T> piece(inner, part);
+  const int64_t parts = (inner + part - 1) / part;
+  const auto part_at = [&](int64_t i) {
+    return InnerPart{i * part, std::min(inner, (i + 1) * part)};
+  };
+  const auto whole = std::make_unique_for_overwrite<T[]>(
+      static_cast<size_t>((outputs + piece.outputs - 1) / piece.outputs * parts * piece.size));
+  const auto slot = [&](int64_t first, int64_t i) {
+    return whole.get() + (first / piece.outputs * parts + i) * piece.size;
+  };
+  const int64_t panels = (outputs + kDecoderLanes - 1) / kDecoderLanes;
+  ParallelFor(panels, PointGrain(inner * kDecoderLanes), [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) {
+      const int64_t first = p * kDecoderLanes, count = std::min(kDecoderLanes, outputs - first);
+      for (int64_t i = 0; i < parts; ++i) {
+        const InnerPart at = part_at(i);
+        pack(first, count, at, slot(first, i) + first % piece.outputs * PackedInputs<T>(at.size()));
+      }
+    }
+  });
+  ParallelFor(rows, ProductGrain(outputs + inner), [&](int64_t begin, int64_t end) {
+    for (int64_t first = 0; first < outputs; first += piece.outputs) {
+      const int64_t count = std::min(piece.outputs, outputs - first);
+      for (int64_t i = 0; i < parts; ++i)
+        MultiplyRows(begin, end, first, count, part_at(i), slot(first, i), multiply);
+    }
+  });
+}
+
+// The same for all rows and outputs, in parallel. The longer side is divided.
 template <typename T, typename Pack, typename MultiplyTile>
 void MultiplyParallel(int64_t rows, int64_t outputs, int64_t inner, int64_t part, const Pack& pack,
                       const MultiplyTile& multiply) {
-  if (rows >= outputs) {
-    return ParallelFor(rows, ProductGrain(outputs + inner), [&](int64_t begin, int64_t end) {
-      MultiplyPieces<T>(begin, end, 0, outputs, inner, part, pack, multiply);
-    });
-  }
+  if (rows >= outputs) return MultiplyByWhole<T>(rows, outputs, inner, part, pack, multiply);
   const int64_t panels = (outputs + kDecoderLanes - 1) / kDecoderLanes;
   ParallelFor(
       panels, ProductGrain((rows + inner) * kDecoderLanes), [&](int64_t begin, int64_t end) {
-        MultiplyPieces<T>(0, rows, begin * kDecoderLanes, std::min(outputs, end * kDecoderLanes),
-                          inner, part, pack, multiply);
+        MultiplyOutputs<T>(rows, begin * kDecoderLanes, std::min(outputs, end * kDecoderLanes),
+                           inner, part, pack, multiply);
       });
 }
 
@@ -85,16 +135,19 @@ void PackRounded(const float* w, int64_t count, int64_t k, uint16_t* packed) {
 // Returns x [M, K], made row by row with put(from, count, to). A row of odd length gets a zero at
 // its end, because the bf16 kernels take numbers in pairs.
 template <typename T, typename Put>
-std::vector<T> CopyEvenRows(const float* x, int64_t m, int64_t k, const Put& put) {
+std::unique_ptr<T[]> CopyEvenRows(const float* x, int64_t m, int64_t k, const Put& put) {
   const int64_t ld = RoundUpToPairs(k);
-  std::vector<T> rows(m * ld);
+  auto rows = std::make_unique_for_overwrite<T[]>(static_cast<size_t>(m * ld));
   ParallelFor(m, PointGrain(k), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) put(x + r * k, k, &rows[r * ld]);
+    for (int64_t r = begin; r < end; ++r) {
+      put(x + r * k, k, &rows[r * ld]);
+      if (ld > k) rows[r * ld + k] = T{};
+    }
   });
   return rows;
 }
 
-std::vector<uint16_t> RoundedRows(const float* x, int64_t m, int64_t k) {
+std::unique_ptr<uint16_t[]> RoundedRows(const float* x, int64_t m, int64_t k) {
   return CopyEvenRows<uint16_t>(x, m, k, BestDecoderOps().to_bf16);
 }
 
@@ -121,7 +174,7 @@ void Multiply(const float* x, const float* w, int64_t m, int64_t n, int64_t k, O
   };
   const int64_t ld = RoundUpToPairs(k);
   if (operands == Operands::kBf16) {
-    const std::vector<uint16_t> narrow = RoundedRows(x, m, k);
+    const std::unique_ptr<uint16_t[]> narrow = RoundedRows(x, m, k);
     return MultiplyParallel<uint16_t>(m, n, k, k, pack,
                                       [&](int64_t row, int64_t rows, int64_t first, int64_t count,
                                           InnerPart, const uint16_t* packed) {
@@ -129,7 +182,7 @@ void Multiply(const float* x, const float* w, int64_t m, int64_t n, int64_t k, O
                                                       y + row * ldy + first, ldy, false);
                                       });
   }
-  const std::vector<float> even = CopyEvenRows<float>(
+  const std::unique_ptr<float[]> even = CopyEvenRows<float>(
       x, m, k, [](const float* from, int64_t count, float* to) { std::copy_n(from, count, to); });
   MultiplyParallel<uint16_t>(m, n, k, k, pack,
                              [&](int64_t row, int64_t rows, int64_t first, int64_t count, InnerPart,
@@ -143,7 +196,7 @@ void MultiplyGradX(const float* dy, const float* w, int64_t m, int64_t n, int64_
                    Operands operands, float* dx) {
   const DecoderOps& ops = BestDecoderOps();
   if (operands != Operands::kF32) {
-    const std::vector<uint16_t> narrow = RoundedRows(dy, m, n);
+    const std::unique_ptr<uint16_t[]> narrow = RoundedRows(dy, m, n);
     const int64_t ld = RoundUpToPairs(n);
     return MultiplyParallel<uint16_t>(
         m, k, n, kInnerPart,

@@ -83,9 +83,9 @@ FetchEnd ShmTransport::FetchAll(const FetchTerms& terms, WantedObjects* wanted) 
     if (wanted->left() < left) {
       last = now;
     } else if (!terms.is_patient && now - last >= terms.history->limits().starved) {
-      return {absl::UnavailableError(absl::StrCat(
-                  "the memory of ", terms.name, " was dropped before it was mapped, for ",
-                  absl::FormatDuration(now - last))),
+      return {absl::UnavailableError(absl::StrCat("the memory of ", terms.name,
+                                                  " was dropped before it was mapped, for ",
+                                                  absl::FormatDuration(now - last))),
               HolderFault::kStarved};
     }
     // Objects of one request mostly lie in one segment; the next ones lie in others.

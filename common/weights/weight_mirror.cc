@@ -70,9 +70,8 @@ void WeightMirror::Write(const WeightPublisher& publisher) {
   while (!state_->is_done() && !state_->behind) {
     const absl::Duration left = until - Clock::Real()->Monotonic();
     if (left <= absl::ZeroDuration()) {
-      return state_->SetBehind(absl::DeadlineExceededError(
-          absl::StrCat("the disk has not answered for ",
-                       absl::FormatDuration(state_->options.patience))));
+      return state_->SetBehind(absl::DeadlineExceededError(absl::StrCat(
+          "the disk has not answered for ", absl::FormatDuration(state_->options.patience))));
     }
     state_->changed.WaitFor(&state_->mu, left);
   }

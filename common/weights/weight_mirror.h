@@ -21,8 +21,8 @@ class WeightMirror {
     absl::Duration patience = absl::Seconds(10);
     // How long after a failure the newest version is tried again.
     absl::Duration retry = absl::Seconds(5);
-    // Called when the folder falls behind, with the reason, and with OK when it has caught up. The
-    // caller is Write() or the mirror's thread, but never both at once; it must not call the mirror.
+    // Called when the folder falls behind, with the reason, and with OK when it has caught up, by
+    // Write() or by the mirror's thread, but never by both at once. It must not call the mirror.
     std::function<void(const absl::Status& status)> on_change;
   };
   WeightMirror(Options options, WeightFolderWriter writer);

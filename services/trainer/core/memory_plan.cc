@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/models/attention_grad_products.h"
 #include "common/models/unit_memory.h"
 
 namespace sluice::trainer {
@@ -44,12 +45,15 @@ uint64_t LayerBytesPerToken(const ModelConfig& config) {
   return static_cast<uint64_t>(2 * KeptBytesPerToken(config) / config.num_layers);
 }
 
-// Bytes a token of a sequence that is computed in parts: keys, values and their gradients, seven
-// arrays in which attention's backward pass has them by head and two that wait to be added, a
-// layer's output with the gradients of that and of its input, and what the output head keeps.
-uint64_t CarriedBytesPerToken(const ModelConfig& config) {
-  return static_cast<uint64_t>(
-      4 * ((4 + 7 + 2) * config.num_kv_heads * config.head_dim + (3 + 2) * config.hidden_size));
+// Bytes a token of a sequence that is computed in parts of `part` tokens: keys, values and their
+// gradients; for each range of a part's queries seven arrays in which attention's backward pass has
+// them by head, and two that wait to be added; a layer's output with the gradients of that and of
+// its input, and what the output head keeps.
+uint64_t CarriedBytesPerToken(const ModelConfig& config, uint64_t part) {
+  const int64_t ranges = train_ops::AttentionRanges(static_cast<int64_t>(part),
+                                                    config.num_heads / config.num_kv_heads);
+  return static_cast<uint64_t>(4 * ((4 + ranges * (7 + 2)) * config.num_kv_heads * config.head_dim +
+                                    (3 + 2) * config.hidden_size));
 }
 
 }  // namespace
@@ -165,7 +169,7 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
              : tokens;
   // The gradients of a layer's activations exist beside them.
   const uint64_t again = own_tokens * inputs + part * 2 * kept / layers +
-                         carried_tokens * CarriedBytesPerToken(in.config);
+                         carried_tokens * CarriedBytesPerToken(in.config, part);
   // Most tokens of a micro-batch of which all activations are kept. Not every one is full, so under
   // Recompute::kAuto a smaller one may take more than the largest.
   uint64_t whole_tokens = part;
@@ -197,7 +201,7 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
     // Its pass ends before that of the policy begins; what it leaves are the hidden states, or the
     // most likely tokens.
     const uint64_t pass = part * LayerBytesPerToken(in.teacher) +
-                          carried_tokens * CarriedBytesPerToken(in.teacher),
+                          carried_tokens * CarriedBytesPerToken(in.teacher, part),
                    own = plan.rows.back().bytes;
     const uint64_t width = static_cast<uint64_t>(in.teacher.hidden_size),
                    top = static_cast<uint64_t>(in.distill.top_k);

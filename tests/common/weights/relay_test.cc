@@ -314,7 +314,9 @@ class Node {
     server_ = *rpc::Server::Start({}, services);
   }
   ~Node() {
-    subscriber_.reset();
+    // Its callbacks use the pointer until it is gone, which reset() would have cleared before.
+    delete subscriber_.get();
+    (void)subscriber_.release();
     if (faulty_) faulty_->Stop();
     weights_.Shutdown();
     server_->Drain(absl::Seconds(5));

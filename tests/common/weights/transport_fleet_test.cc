@@ -57,7 +57,9 @@ class FleetTest : public testing::Test {
       server_ = *rpc::Server::Start({}, services);
     }
     ~Rollout() {
-      subscriber_.reset();
+      // Its callbacks use the pointer until it is gone, which reset() would have cleared before.
+      delete subscriber_.get();
+      (void)subscriber_.release();
       weights_.Shutdown();
       server_->Drain(absl::Seconds(5));
     }

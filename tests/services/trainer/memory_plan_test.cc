@@ -183,7 +183,8 @@ TEST(MemoryPlanTest, ASequenceAboveTheMicroBatchIsPlannedInParts) {
     in.longest = longest;
     return BytesOf(PlanMemory(in), "activations");
   };
-  constexpr uint64_t kInputs = 28 * 1024 * 4, kCarried = 4 * (13 * 8 * 128 + 5 * 1024);
+  // Two ranges of queries in a part of 2048, as many as there are query heads of a KV head.
+  constexpr uint64_t kInputs = 28 * 1024 * 4, kCarried = 4 * ((4 + 2 * 9) * 8 * 128 + 5 * 1024);
   EXPECT_EQ(activations(16384) - activations(2048), (16384 - 2048) * kInputs + 16384 * kCarried);
   EXPECT_EQ(activations(32768) - activations(16384), 16384 * (kInputs + kCarried));
 
