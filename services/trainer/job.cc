@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/failpoint.h"
 #include "common/base/reused_memory.h"
 #include "common/base/status.h"
 #include "common/base/status_text.h"
@@ -120,6 +121,9 @@ class TrainingJob::Impl {
   absl::Status AskRollback(int64_t version);
   void CloseDesk();  // No call of AskRollback() runs from here on.
   absl::Status RollbackStatus() const;
+  static std::string RollbackCause(int64_t version) {
+    return absl::StrCat("it was asked to go back to version ", version);
+  }
   void GoBack(const absl::Status& why, PolicyVersion promoted);
 
   // Parts of the end.
@@ -754,6 +758,7 @@ void TrainingJob::Impl::End(const absl::Status& status) {
 absl::Status TrainingJob::Impl::AskRollback(int64_t version) {
   SLUICE_RETURN_IF_ERROR(checkpoints_.CheckCovered(version));
   {
+    // A trainer that dies right after it has agreed begins on the new branch.
     MutexLock lock(&rollback_mu_);
     if (rollback_ == version) return absl::OkStatus();
     if (rollback_.has_value()) {
@@ -761,6 +766,10 @@ absl::Status TrainingJob::Impl::AskRollback(int64_t version) {
                    absl::StrCat("the run is going back to version ", *rollback_,
                                 " already; ask again when it runs"));
     }
+    const std::optional<PublishedVersion> newest = publisher_->latest();
+    SLUICE_RETURN_IF_ERROR(checkpoints_.AddFork(
+        version, newest.has_value() ? newest->version : PolicyVersion{job_.config.incarnation, 0},
+        RollbackCause(version)));
     rollback_ = version;
   }
   trial_.Stop();
@@ -772,13 +781,13 @@ absl::Status TrainingJob::Impl::AskRollback(int64_t version) {
 absl::Status TrainingJob::Impl::RollbackStatus() const {
   MutexLock lock(&rollback_mu_);
   if (!rollback_.has_value()) return absl::OkStatus();
-  return Error(absl::StatusCode::kAborted, "ROLLED_BACK",
-               absl::StrCat("it was asked to go back to version ", *rollback_));
+  return Error(absl::StatusCode::kAborted, "ROLLED_BACK", RollbackCause(*rollback_));
 }
 
 // Gives up the versions after one that is known to be right, and has the next incarnation go on
 // from there.
 void TrainingJob::Impl::GoBack(const absl::Status& why, PolicyVersion promoted) {
+  SLUICE_FAILPOINT("trainer.go_back");
   std::optional<int64_t> asked;
   {
     MutexLock lock(&rollback_mu_);
@@ -793,7 +802,7 @@ void TrainingJob::Impl::GoBack(const absl::Status& why, PolicyVersion promoted) 
         false, "failed",
         absl::StrCat("the run was asked to go back to version ", *asked,
                      ", but its checkpoint is gone, and no older one is left; `sluice job retry` "
-                     "goes on from the newest one"));
+                     "begins again from the model"));
   }
   const std::string cause =
       absl::StrCat(why.message(), "; the run goes on from version ", to,
@@ -801,10 +810,13 @@ void TrainingJob::Impl::GoBack(const absl::Status& why, PolicyVersion promoted) 
                    : withdrawn ? ", the newest checkpoint that is known to be right"
                                : ", which a checkpoint holds",
                    ", and what was sampled under later versions is dropped");
-  const absl::Status noted = checkpoints_.AddFork(
-      to, withdrawn ? trial_.withdrawn().value_or(policy_version()) : policy_version(),
-      std::string(why.message()));
-  if (!noted.ok()) return ReportStanding(false, "failed", StatusText(noted));
+  // What a person asked for is noted already.
+  if (!asked.has_value() || to < *asked) {
+    const absl::Status noted = checkpoints_.AddFork(
+        to, withdrawn ? trial_.withdrawn().value_or(policy_version()) : policy_version(),
+        std::string(why.message()));
+    if (!noted.ok()) return ReportStanding(false, "failed", StatusText(noted));
+  }
   log::Warning("goes_back", {{"job_id", job_.config.name}, {"to", to}, {"cause", why}});
   job_.RaiseEvent(withdrawn ? common::v1::SEVERITY_ERROR : common::v1::SEVERITY_WARNING,
                   withdrawn ? "version_withdrawn" : "rolled_back", cause);

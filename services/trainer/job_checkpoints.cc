@@ -29,7 +29,10 @@ absl::StatusOr<std::map<std::string, DType>> ModelTypes(const ModelDir& model,
 absl::Status JobCheckpoints::Open(const ModelDir& model) {
   const JobConfig& config = job_->config;
   SLUICE_ASSIGN_OR_RETURN(auto model_types, ModelTypes(model, config));
-  SLUICE_ASSIGN_OR_RETURN(forks_, Forks::Read(config.checkpoint_dir));
+  {
+    MutexLock lock(&forks_mu_);
+    SLUICE_ASSIGN_OR_RETURN(forks_, Forks::Read(config.checkpoint_dir));
+  }
   store_ = std::make_unique<CheckpointStore>(
       CheckpointStore::Options{.dir = config.checkpoint_dir,
                                .job = config.id,
@@ -38,8 +41,8 @@ absl::Status JobCheckpoints::Open(const ModelDir& model) {
                                .keep_last = config.keep_last,
                                .keep_every_steps = config.keep_every_steps,
                                .max_shard_bytes = config.max_shard_bytes,
-                               .is_on_branch = [forks = *forks_](const PolicyVersion& version) {
-                                 return forks.Holds(version);
+                               .is_on_branch = [this](const PolicyVersion& version) {
+                                 return IsOnBranch(version);
                                }});
   return store_->Prepare();
 }
@@ -53,7 +56,7 @@ absl::StatusOr<std::optional<Checkpoint>> JobCheckpoints::FindNewest() {
   std::vector<std::string> damaged;
   SLUICE_ASSIGN_OR_RETURN(std::optional<Checkpoint> found,
                           store_->ReadNewest(&damaged, [this](const PolicyVersion& version) {
-                            return forks_->Holds(version);
+                            return IsOnBranch(version);
                           }));
   const std::string instead =
       found.has_value()
@@ -70,14 +73,25 @@ absl::StatusOr<std::optional<Checkpoint>> JobCheckpoints::FindNewest() {
 }
 
 bool JobCheckpoints::BeginsAtFork(const std::optional<Checkpoint>& found) const {
-  if (forks().empty()) return false;
-  return !found.has_value() || found->state.version.incarnation <= forks().back().incarnation;
+  const std::vector<Fork> all = forks();
+  if (all.empty()) return false;
+  return !found.has_value() || found->state.version.incarnation <= all.back().incarnation;
+}
+
+std::vector<Fork> JobCheckpoints::forks() const {
+  MutexLock lock(&forks_mu_);
+  return forks_->all();
+}
+
+bool JobCheckpoints::IsOnBranch(const PolicyVersion& version) const {
+  MutexLock lock(&forks_mu_);
+  return forks_->Holds(version);
 }
 
 std::vector<int64_t> JobCheckpoints::ListOnBranch() const {
   std::vector<int64_t> versions;
   for (const CheckpointEntry& entry : store_->List()) {
-    if (entry.status.ok() && forks_->Holds(entry.state.version))
+    if (entry.status.ok() && IsOnBranch(entry.state.version))
       versions.push_back(entry.state.version.number);
   }
   return versions;
@@ -107,6 +121,7 @@ absl::Status JobCheckpoints::CheckCovered(int64_t version) const {
 
 absl::Status JobCheckpoints::AddFork(int64_t version, PolicyVersion withdrawn,
                                      const std::string& cause) {
+  MutexLock lock(&forks_mu_);
   return forks_->Add({.incarnation = job_->config.incarnation,
                       .version = version,
                       .withdrawn = withdrawn,

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/mutex.h"
 #include "services/trainer/checkpoint_writer.h"
 #include "services/trainer/core/checkpoint.h"
 #include "services/trainer/core/forks.h"
@@ -21,7 +22,7 @@ namespace sluice::trainer {
 // The checkpoints of one training job: finds the one to go on from, knows when the next is due, and
 // has it written beside the next steps.
 //
-// Used by the job's thread.
+// Used by the job's thread, but for what says otherwise.
 class JobCheckpoints {
  public:
   // `metrics` outlives this.
@@ -36,7 +37,7 @@ class JobCheckpoints {
   // Whether a run that goes on from `found` begins at a fork that no checkpoint has followed. Then
   // the queue must not hand out again the batches of the branch that was given up.
   bool BeginsAtFork(const std::optional<Checkpoint>& found) const;
-  const std::vector<Fork>& forks() const { return forks_->all(); }
+  std::vector<Fork> forks() const ABSL_LOCKS_EXCLUDED(forks_mu_);
 
   // The newest version up to `most` that the run can go back to: that of a checkpoint on its
   // branch, or 0, the model.
@@ -45,8 +46,11 @@ class JobCheckpoints {
   // run has begun.
   // NOT_FOUND GONE: there is none; the message names those that there are.
   absl::Status CheckCovered(int64_t version) const;
-  // Notes that the next incarnation goes on from `version`, and why. Call StopWriting() before.
-  absl::Status AddFork(int64_t version, PolicyVersion withdrawn, const std::string& cause);
+  // Notes that the next incarnation goes on from `version`, and why. It is on disk before this
+  // returns. Checkpoints that this run still writes above `version` push out none that are left.
+  // May be called from any thread once the run has begun.
+  absl::Status AddFork(int64_t version, PolicyVersion withdrawn, const std::string& cause)
+      ABSL_LOCKS_EXCLUDED(forks_mu_);
   absl::StatusOr<Checkpoint> ReadVersion(int64_t version) const {
     return store_->ReadVersion(version);
   }
@@ -83,8 +87,10 @@ class JobCheckpoints {
 
   JobContext* const job_;
   Metrics* const metrics_;
+  bool IsOnBranch(const PolicyVersion& version) const ABSL_LOCKS_EXCLUDED(forks_mu_);
+  mutable Mutex forks_mu_;
+  std::optional<Forks> forks_ ABSL_GUARDED_BY(forks_mu_);  // Set by Open().
   std::unique_ptr<CheckpointStore> store_;
-  std::optional<Forks> forks_;  // Set by Open().
   std::unique_ptr<CheckpointWriter> writer_;
   std::string lineage_tail_;  // Lines since the newest checkpoint.
   int64_t newest_ = -1;       // Version of the newest checkpoint; -1: there is none.

@@ -220,6 +220,16 @@ TEST_F(TrialTest, APersonTakesAJobBackToACheckpointAndToNothingElse) {
   EXPECT_THAT(MessagesOf("rolled_back"), testing::SizeIs(1));
 }
 
+TEST_F(TrialTest, ATrainerThatDiesRightAfterItHasAgreedToARollbackBeginsOnTheNewBranch) {
+  ASSERT_NO_FATAL_FAILURE(StartTrials());
+  ASSERT_EQ(cluster_->Arm("trainer-0", "trainer.go_back", "kill", 1), absl::OkStatus());
+  EXPECT_THAT(Run({"rollback", job_->id(), "4"}), HasSubstr("goes back to version 4"));
+  ASSERT_EQ(cluster_->AwaitKilled("trainer-0", kLong), absl::OkStatus());
+  ASSERT_EQ(cluster_->Start("trainer-0"), absl::OkStatus());
+  const job::v1::JobStatus end = ExpectWentBackTo(4);
+  EXPECT_GT(end.result().ledger().dropped().at("off_branch"), 0) << Text(end);
+}
+
 // The new branch must not go on from checkpoints of the old one, which are newer by their number.
 TEST_F(TrialTest, ATrainerThatDiesAfterARollbackStaysOnTheNewBranch) {
   ASSERT_NO_FATAL_FAILURE(StartTrials({"checkpoint.every_steps=1000"}));
