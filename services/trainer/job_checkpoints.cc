@@ -33,17 +33,15 @@ absl::Status JobCheckpoints::Open(const ModelDir& model) {
     MutexLock lock(&forks_mu_);
     SLUICE_ASSIGN_OR_RETURN(forks_, Forks::Read(config.checkpoint_dir));
   }
-  store_ = std::make_unique<CheckpointStore>(
-      CheckpointStore::Options{.dir = config.checkpoint_dir,
-                               .job = config.id,
-                               .source = model,
-                               .model_types = std::move(model_types),
-                               .keep_last = config.keep_last,
-                               .keep_every_steps = config.keep_every_steps,
-                               .max_shard_bytes = config.max_shard_bytes,
-                               .is_on_branch = [this](const PolicyVersion& version) {
-                                 return IsOnBranch(version);
-                               }});
+  store_ = std::make_unique<CheckpointStore>(CheckpointStore::Options{
+      .dir = config.checkpoint_dir,
+      .job = config.id,
+      .source = model,
+      .model_types = std::move(model_types),
+      .keep_last = config.keep_last,
+      .keep_every_steps = config.keep_every_steps,
+      .max_shard_bytes = config.max_shard_bytes,
+      .is_on_branch = [this](const PolicyVersion& version) { return IsOnBranch(version); }});
   return store_->Prepare();
 }
 
