@@ -61,7 +61,9 @@ absl::Span<const Row<AlgorithmSpec>> PresetRows() {
                  .tis = std::nullopt,
                  .veto = std::nullopt}}},
       {"moe_gspo",
-       "GSPO (arXiv 2507.18071) with IcePop's mask (arXiv 2510.18855), for mixtures of experts",
+       "GSPO (arXiv 2507.18071) with IcePop's mask (arXiv 2510.18855), for mixtures of experts, "
+       "and for data that is at most one version old. For older data set prox: exact, so that the "
+       "mask leaves out what rollout and trainer disagree about, and not what is old",
        {.advantage = {.kind = "grpo"},
         .loss = {.kind = "gspo",
                  .prox = "recompute",

@@ -72,9 +72,15 @@ void CheckUnusualSampling(const job::v1::JobSpec& spec, SpecProblems& check) {
   check.WarnIf(staleness > kMostStaleness && !follows, "queue.max_staleness", "is ", staleness,
                ": tokens that are more than ", kMostStaleness,
                " versions old teach little. Usual values are 0 to 8");
+  const job::v1::Loss& loss = spec.algorithm().loss();
+  check.WarnIf(staleness > 1 && loss.tis_outside() == "drop" && loss.prox() != "exact",
+               "algorithm.loss.tis_outside", "is drop, and queue.max_staleness is ", staleness,
+               ": the weights of old tokens leave their bounds because the policy has learned, so "
+               "the tokens that it learned most from are left out. With algorithm.loss.prox: exact "
+               "the bounds hold for the difference of rollout and trainer alone; with tis_outside: "
+               "clip no token is left out");
   check.WarnIf(
-      spec.algorithm().loss().clip_low() == 0 && spec.algorithm().loss().clip_high() == 0,
-      "algorithm.loss.clip_high",
+      loss.clip_low() == 0 && loss.clip_high() == 0, "algorithm.loss.clip_high",
       "and clip_low are both 0: the clip range has no width, so hardly any token is trained on");
 }
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
 #include "common/rpc/channel.h"
@@ -45,20 +46,6 @@ void Peers::Stop() {
   lines_pool_.Stop();
 }
 
-absl::StatusOr<std::shared_ptr<rpc::Channel>> Peers::ChannelTo(const std::string& address) {
-  MutexLock lock(&mu_);
-  std::shared_ptr<rpc::Channel>& channel = channels_[address];
-  if (channel == nullptr) {
-    absl::StatusOr<std::shared_ptr<rpc::Channel>> made = rpc::Connect(address, rpc::kDaemonRoles);
-    if (!made.ok()) {
-      channels_.erase(address);
-      return made.status();
-    }
-    channel = *std::move(made);
-  }
-  return channel;
-}
-
 void Peers::FillCall(const std::string& job, common::v1::Call* call) const {
   call->mutable_job()->set_job(job);
   call->mutable_job()->set_worker(id_);
@@ -77,7 +64,7 @@ void Peers::SetJob(const SetJobCall& call, std::string spec,
     for (const Worker& worker : call.workers) ToProto(worker, request.add_workers());
 
     SLUICE_FAILPOINT("controller.assign.before_setjob");
-    const absl::StatusOr<std::shared_ptr<rpc::Channel>> channel = ChannelTo(call.address);
+    const absl::StatusOr<std::shared_ptr<rpc::Channel>> channel = channels_.Find(call.address);
     if (!channel.ok()) return done(channel.status());
 
     queue::v1::SetJobResponse response;
@@ -107,7 +94,7 @@ void Peers::Release(const ReleaseCall& call) {
     request.set_reason(queue::v1::RELEASE_REASON_LOST);
     SLUICE_FAILPOINT("controller.lost.before_release");
     absl::Status status;
-    if (const auto channel = ChannelTo(call.address); channel.ok()) {
+    if (const auto channel = channels_.Find(call.address); channel.ok()) {
       queue::v1::ReleaseResponse response;
       status =
           rpc::Call(**channel, request, &response, {.give_up = kReleaseTime, .cancel = &cancel_});
@@ -130,7 +117,7 @@ void Peers::CallDaemon(const std::string& address,
                        std::function<void(absl::Status)> done) {
   pool_.Run([this, address, request = std::move(request), response = std::move(response),
              done = std::move(done)] {
-    const auto channel = ChannelTo(address);
+    const auto channel = channels_.Find(address);
     if (!channel.ok()) return done(channel.status());
     done(rpc::Call(**channel, *request, response.get(), {.cancel = &cancel_}));
   });
@@ -140,7 +127,7 @@ void Peers::ReadLines(const std::string& address, const admin::v1::LogsRequest& 
                       std::function<bool()> wanted, LinesRead done) {
   lines_pool_.Run([this, address, request, wanted = std::move(wanted), done = std::move(done)] {
     if (!wanted()) return done(absl::CancelledError("nobody reads the lines any more"));
-    const auto channel = ChannelTo(address);
+    const auto channel = channels_.Find(address);
     if (!channel.ok()) return done(channel.status());
     rpc::ClientStream stream(**channel, *admin::v1::LogsRequest::descriptor(), &cancel_,
                              kLinesTime);
@@ -177,7 +164,7 @@ void Peers::Explain(const std::string& job, std::vector<Target> targets, Explain
       FillCall(job, request.mutable_call());
       admin::v1::ExplainResponse response;
       absl::Status status;
-      if (const auto channel = ChannelTo(target.address); channel.ok()) {
+      if (const auto channel = channels_.Find(target.address); channel.ok()) {
         status = rpc::Call(**channel, request, &response,
                            {.deadline = kExplainTime, .give_up = kExplainTime, .cancel = &cancel_});
       } else {

@@ -1,15 +1,15 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/mutex.h"
 #include "common/rpc/cancel.h"
+#include "common/rpc/channel_cache.h"
+#include "common/rpc/role.h"
 #include "services/controller/core/controller.h"
 #include "services/controller/core/why.h"
 #include "services/controller/pool.h"
@@ -27,9 +27,6 @@ class Call;
 namespace sluice::metrics {
 class Registry;
 }  // namespace sluice::metrics
-namespace sluice::rpc {
-class Channel;
-}  // namespace sluice::rpc
 
 namespace sluice::controller {
 
@@ -76,14 +73,9 @@ class Peers {
   void Stop();
 
  private:
-  absl::StatusOr<std::shared_ptr<rpc::Channel>> ChannelTo(const std::string& address)
-      ABSL_LOCKS_EXCLUDED(mu_);
-
   const std::string id_;
   rpc::Cancel cancel_;
-  Mutex mu_;
-  // By address.
-  std::map<std::string, std::shared_ptr<rpc::Channel>> channels_ ABSL_GUARDED_BY(mu_);
+  rpc::ChannelCache channels_{rpc::kDaemonRoles};
   Pool pool_;
   Pool lines_pool_;
 };

@@ -358,6 +358,8 @@ const Case kCases[] = {
     {"a cold policy", "rollout.sampling.temperature=0.01", kWarned,
      "the answers of a group will hardly differ"},
     {"very old tokens", "queue.max_staleness=50", kWarned, "teach little"},
+    {"a mask of weights on old tokens", "algorithm.loss.tis_outside=drop queue.max_staleness=4",
+     kWarned, "because the policy has learned"},
     {"a warm-up that never ends", "trainer.optimizer.warmup=5000", kWarned,
      "so it never leaves the warm-up"},
     {"no checkpoints", "checkpoint.every_steps=0", kWarned, "a crash loses all that was trained"},
@@ -383,6 +385,10 @@ const Case kCases[] = {
     {"bfloat16", "model.dtype=bfloat16", kRight},
     {"a chat template of its own", "model.chat_template=DIR/plain.jinja", kRight},
     {"no limit of steps", "limits.max_steps=none trainer.optimizer.schedule=constant", kRight},
+    {"a mask of weights on tokens of the last version",
+     "algorithm.loss.tis_outside=drop queue.max_staleness=1", kRight},
+    {"a mask of weights on what is no staleness",
+     "algorithm.loss.tis_outside=drop algorithm.loss.prox=exact queue.max_staleness=4", kRight},
     {"a larger scale of groups", "rollout.group.size=64", kRight},
 };
 
