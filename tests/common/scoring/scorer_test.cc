@@ -280,7 +280,8 @@ TEST(ScorerTest, TheGenerationFollowsThePluginsFilesAndGranularity) {
   const auto generation = [](bool groups, const std::string& plugins) {
     RewardRule rule = PluginRule();
     rule.scores_groups = groups;
-    return Scorer::Make({rule}, Combine::kSum, {.plugins = plugins})->generation();
+    return Scorer::Make({rule}, Combine::kSum, {.plugins = {{rule.args.dump(), plugins}}})
+        ->generation();
   };
   EXPECT_EQ(generation(false, "a"), generation(false, "a"));
   EXPECT_NE(generation(false, "a"), generation(false, "b"));
