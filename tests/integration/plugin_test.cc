@@ -202,11 +202,13 @@ class RewardCommandsTest : public PluginTest {
     EXPECT_FALSE(printed.is_discarded()) << finished->out << finished->err;
     return printed;
   }
-  // Asks for dead letters until one has a prompt of which this is said, and returns that letter.
-  nlohmann::json AwaitDead(const std::string& prompt) {
+  // Asks for dead letters until one, or that of the id, has a prompt of which this is said, and
+  // returns that letter.
+  nlohmann::json AwaitDead(const std::string& prompt, const std::string& id = "") {
     for (const absl::Time end = absl::Now() + kLong; absl::Now() < end;) {
-      for (const nlohmann::json& letter : Reward("dead")["dead"]) {
-        if (letter["prompt"] == prompt) return letter;
+      const nlohmann::json dead = Reward("dead");
+      for (const nlohmann::json& letter : dead["dead"]) {
+        if (letter["prompt"] == prompt && (id.empty() || letter["id"] == id)) return letter;
       }
     }
     ADD_FAILURE() << "no dead letter whose prompt is " << prompt;
@@ -232,13 +234,9 @@ TEST_F(RewardCommandsTest, ARewardIsMendedWhileTheJobRunsAndWhatItFailedOnIsDraw
 
   Write("sevens.py", FailsOnSevens(/*mended=*/true));
   ASSERT_EQ(job_->AwaitEvent("reward_reloaded", kLong), absl::OkStatus());
-  EXPECT_GT(Reward("retry", {letter["id"], "--cause", "a seven"})["prompts"], 0);
-  for (const absl::Time end = absl::Now() + kLong; absl::Now() < end;) {
-    bool scored = false;
-    for (const nlohmann::json& other : Reward("dead")["dead"])
-      scored |= other["id"] == letter["id"] && other["prompt"] == "scored since";
-    if (scored) break;
-  }
+  const std::string id = letter["id"].get<std::string>();
+  EXPECT_GT(Reward("retry", {id, "--cause", "a seven"})["prompts"].get<int>(), 0);
+  EXPECT_EQ(AwaitDead("scored since", id)["id"], id);
 
   // Steps were trained on two generations, and a group on one: the queue refuses a score of another
   // generation than the group's, which would leave it without a score.
@@ -251,13 +249,15 @@ TEST_F(RewardCommandsTest, ARewardIsMendedWhileTheJobRunsAndWhatItFailedOnIsDraw
   EXPECT_EQ(old["state"], "past");
   EXPECT_EQ(fresh["state"], "in_use");
   EXPECT_NE(old["rewards"]["sevens"], fresh["rewards"]["sevens"]);
-  EXPECT_GT(fresh["steps"].back()[1], old["steps"].back()[1]);
-  EXPECT_EQ(Reward("lineage", {"--gen", old["generation"]})["generations"].size(), 1u);
-  EXPECT_EQ(Reward("show")["daemons"][0]["generation"], fresh["generation"]);
+  EXPECT_GT(fresh["steps"].back()[1].get<int64_t>(), old["steps"].back()[1].get<int64_t>());
+  const std::string before = old["generation"].get<std::string>(),
+                    after = fresh["generation"].get<std::string>();
+  EXPECT_EQ(Reward("lineage", {"--gen", before})["generations"].size(), 1u);
+  EXPECT_EQ(Reward("show")["daemons"][0]["generation"], after);
 
   // Nothing is left that the old one scored. What the new one scored and no batch has is redone.
-  EXPECT_EQ(Reward("rescore", {"--gen", old["generation"]})["groups"], 0);
-  EXPECT_TRUE(Reward("rescore", {"--gen", fresh["generation"]}).contains("groups"));
+  EXPECT_EQ(Reward("rescore", {"--gen", before})["groups"], 0);
+  EXPECT_TRUE(Reward("rescore", {"--gen", after}).contains("groups"));
   ASSERT_EQ(job_->AwaitStep(job_->steps() + 4, kLong), absl::OkStatus());
 
   ASSERT_EQ(cluster_->Sluice({"job", "cancel", job_->id()}).status(), absl::OkStatus());

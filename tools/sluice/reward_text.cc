@@ -80,11 +80,10 @@ int64_t FirstStepOf(const Json& generation) {
 }
 
 std::string VersionsText(const Json& rewards) {
-  return rewards.empty()
-             ? "-"
-             : absl::StrJoin(rewards.items(), "  ", [](std::string* out, const auto& r) {
-                 absl::StrAppend(out, r.key(), " ", r.value().template get<std::string>());
-               });
+  std::vector<std::string> versions;
+  for (const auto& [name, version] : rewards.items())
+    versions.push_back(absl::StrCat(name, " ", version.get<std::string>()));
+  return versions.empty() ? "-" : absl::StrJoin(versions, "  ");
 }
 
 void AddCounts(const reward::v1::Shadow& of_daemon, Json& sum) {
@@ -163,7 +162,8 @@ std::string DeadText(const Json& dead) {
     const std::string cause = TextOr(letter, "cause", "-");
     ++causes[cause];
     rows.push_back(
-        {letter.at("id"), absl::StrCat(TextOr(row, "source", "-"), ":", row.value("index", 0)),
+        {TextOr(letter, "id", "-"),
+         absl::StrCat(TextOr(row, "source", "-"), ":", row.value("index", 0)),
          ShortDuration(letter.at("seconds").get<double>()),
          letter.at("why") == "out_of_tries" ? "out of tries" : TextOr(letter, "why", "-"),
          TextOr(letter, "prompt", "-"), cause});
@@ -248,7 +248,7 @@ std::string LineageText(const Json& lineage, const std::string& output) {
     const Json& groups = generation.at("groups");
     const int64_t loose = groups.value("open", int64_t{0}) + groups.value("accepted", int64_t{0});
     const std::string state = generation.at("state");
-    rows.push_back({generation.at("generation"), state == "in_use" ? "in use" : state,
+    rows.push_back({TextOr(generation, "generation", "-"), state == "in_use" ? "in use" : state,
                     StepsText(generation.at("steps")),
                     loose == 0 ? "-" : Plural(static_cast<size_t>(loose), "group"),
                     VersionsText(generation.at("rewards"))});
@@ -258,7 +258,8 @@ std::string LineageText(const Json& lineage, const std::string& output) {
 
   TextRows versions{{"REWARD", "VERSION", "TRAINED STEPS"}};
   for (const Json& reward : lineage.at("rewards")) {
-    versions.push_back({reward.at("name"), reward.at("version"), StepsText(reward.at("steps"))});
+    versions.push_back({TextOr(reward, "name", "-"), TextOr(reward, "version", "-"),
+                        StepsText(reward.at("steps"))});
   }
   absl::StrAppend(&text, "\n", Table(versions));
   return text;
@@ -306,11 +307,13 @@ std::string RewardsText(const Json& rewards) {
       continue;
     }
     for (const Json& reward : daemon.at("rewards")) {
-      rows.push_back({id, daemon.at("generation"), reward.at("name"), reward.at("verifier"),
-                      reward.at("version"), TextOr(reward, "message", "-")});
+      rows.push_back({id, TextOr(daemon, "generation", "-"), TextOr(reward, "name", "-"),
+                      TextOr(reward, "verifier", "-"), TextOr(reward, "version", "-"),
+                      TextOr(reward, "message", "-")});
     }
     for (const Json& earlier : daemon.at("earlier"))
-      rows.push_back({id, earlier, "-", "-", "-", "ends the groups that it began to score"});
+      rows.push_back({id, earlier.get<std::string>(), "-", "-", "-",
+                      "ends the groups that it began to score"});
   }
   if (rows.size() == 1) return "the job has no reward daemon now\n";
   const std::string shadows = ShadowsText(rewards);
@@ -357,7 +360,7 @@ std::string ReloadText(const Json& reloaded) {
     const std::string before = TextOr(reward, "before", "-"), after = TextOr(reward, "after", "-");
     std::string outcome = reward.at("outcome");
     std::transform(outcome.begin(), outcome.end(), outcome.begin(), absl::ascii_tolower);
-    rows.push_back({reward.at("daemon"), TextOr(reward, "name", "-"), outcome,
+    rows.push_back({TextOr(reward, "daemon", "-"), TextOr(reward, "name", "-"), outcome,
                     before == after ? before : absl::StrCat(before, " -> ", after),
                     TextOr(reward, "generation", "-"), TextOr(reward, "message", "-")});
   }

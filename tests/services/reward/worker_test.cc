@@ -107,6 +107,9 @@ class WorkerTest : public testing::Test {
   Handed<queue::v1::ReleaseRequest> releases_;
   Handed<std::string> scored_;
   Handed<absl::Status> failed_;
+  Handed<queue::v1::LeaseTasksRequest> calls_;
+  Handed<std::pair<std::string, uint32_t>> put_;  // Lease and generation.
+  Handed<int> scoring_, go_;
   Served served_;
   std::unique_ptr<Worker> worker_;
 };
@@ -386,17 +389,14 @@ TEST_F(WorkerTest, GroupsOfAnEarlierGenerationAreEndedByItUntilThereAreNone) {
   const uint32_t before = old->generation(), after = fresh->generation();
 
   // The queue answers each call when the test has looked at it.
-  Handed<queue::v1::LeaseTasksRequest> calls;
-  Handed<int> go;
-  served_.queue.on_lease_tasks = [&](const queue::v1::LeaseTasksRequest& request) {
-    calls.Push(request);
-    go.Pop();
+  served_.queue.on_lease_tasks = [this](const queue::v1::LeaseTasksRequest& request) {
+    calls_.Push(request);
+    go_.Pop();
   };
-  Handed<std::pair<std::string, uint32_t>> put;  // Lease and generation.
-  served_.queue.on_put = [&](FakeQueue::PutStreamEnd& stream, const queue::v1::PutHeader& header,
-                             const std::string&) {
+  served_.queue.on_put = [this](FakeQueue::PutStreamEnd& stream, const queue::v1::PutHeader& header,
+                                const std::string&) {
     for (const common::v1::Record& record : header.records())
-      put.Push({record.lease(), GenerationPut(record)});
+      put_.Push({record.lease(), GenerationPut(record)});
     stream.Ack(header.seq());
   };
   queue::v1::Task begun = TaskOf(0, true), fresh_task = TaskOf(1, true);
@@ -411,7 +411,7 @@ TEST_F(WorkerTest, GroupsOfAnEarlierGenerationAreEndedByItUntilThereAreNone) {
 
   served_.Start();
   StartWith(*old, {});
-  queue::v1::LeaseTasksRequest call = calls.Pop();
+  queue::v1::LeaseTasksRequest call = calls_.Pop();
   EXPECT_EQ(call.generation(), before);
   EXPECT_EQ(call.earlier_size(), 0);
   ASSERT_EQ(call.rewards_size(), 1);
@@ -419,41 +419,39 @@ TEST_F(WorkerTest, GroupsOfAnEarlierGenerationAreEndedByItUntilThereAreNone) {
   EXPECT_EQ(call.rewards(0).version(), old->versions().at("old"));
 
   worker_->UseScorer(fresh);
-  go.Push(0);
-  EXPECT_EQ(put.Pop(), std::pair(std::string("lease 0"), before));
-  call = calls.Pop();
+  go_.Push(0);
+  EXPECT_EQ(put_.Pop(), std::pair(std::string("lease 0"), before));
+  call = calls_.Pop();
   EXPECT_EQ(call.generation(), after);
   EXPECT_THAT(call.earlier(), ElementsAre(before));
 
-  go.Push(0);
-  EXPECT_EQ(put.Pop(), std::pair(std::string("lease 1"), after));
-  call = calls.Pop();
+  go_.Push(0);
+  EXPECT_EQ(put_.Pop(), std::pair(std::string("lease 1"), after));
+  call = calls_.Pop();
   EXPECT_EQ(call.earlier_size(), 0) << "nobody needs it any more";
   EXPECT_THAT(worker_->generations(), ElementsAre(after));
-  for (int i = 0; i < 100; ++i) go.Push(0);
+  for (int i = 0; i < 100; ++i) go_.Push(0);
 }
 
 TEST_F(WorkerTest, AGenerationWhosePluginsAreGoneIsNotAskedFor) {
-  Handed<queue::v1::LeaseTasksRequest> calls;
-  served_.queue.on_lease_tasks = [&](const queue::v1::LeaseTasksRequest& request) {
-    calls.Push(request);
+  served_.queue.on_lease_tasks = [this](const queue::v1::LeaseTasksRequest& request) {
+    calls_.Push(request);
   };
   Lease({TaskOf(0, true)});
-  Handed<int> scoring, go;
   Worker::Options options{.can_score = [](uint32_t) { return false; }};
-  options.on_scored = [&](const std::shared_ptr<const Scorer>&, const ScoredAnswers& scored) {
+  options.on_scored = [this](const std::shared_ptr<const Scorer>&, const ScoredAnswers& scored) {
     EXPECT_EQ(scored.answers.at(0).text, "42");
     EXPECT_THAT(scored.scores.at("right"), ElementsAre(std::optional<double>(1)));
-    scoring.Push(0);
-    go.Pop();
+    scoring_.Push(0);
+    go_.Pop();
   };
   Start(std::move(options));
-  calls.Pop();
-  scoring.Pop();  // Now there is no call, so that the next one is by the new scorer.
+  calls_.Pop();
+  scoring_.Pop();  // Now there is no call, so that the next one is by the new scorer.
   worker_->UseScorer(std::make_shared<const Scorer>(
       *Scorer::Make({{.name = "fresh", .verifier = "exact"}}, Combine::kSum)));
-  go.Push(0);
-  EXPECT_EQ(calls.Pop().earlier_size(), 0);
+  go_.Push(0);
+  EXPECT_EQ(calls_.Pop().earlier_size(), 0);
 }
 
 }  // namespace
