@@ -62,6 +62,7 @@ void CheckAlgorithm(const job::v1::JobSpec& spec, SpecProblems& check) {
 
 bool AppliesTo(const job::v1::RewardEntry& entry, const std::string& source) {
   const auto& sources = entry.when().data_source();
+  if (entry.has_shadow()) return false;  // It decides nothing.
   return sources.empty() || absl::c_linear_search(sources, source);
 }
 
@@ -141,13 +142,33 @@ void CheckEval(const job::v1::JobSpec& spec, SpecProblems& check) {
 }
 
 // Whether every answer gets reward 0, so that nothing could be learned.
-bool IsAlwaysZero(const job::v1::Reward& reward) {
+bool IsAlwaysZero(const job::v1::Reward& all) {
+  const job::v1::Reward reward = WithoutShadows(all);
   const auto weighs_nothing = [](const job::v1::RewardEntry& entry) { return entry.weight() == 0; };
   const bool gated = absl::c_any_of(
       reward.rewards(), [](const auto& entry) { return entry.gate() && entry.gate_fail() != 0; });
   if (gated) return false;
   return reward.combine() == "product" ? absl::c_any_of(reward.rewards(), weighs_nothing)
                                        : absl::c_all_of(reward.rewards(), weighs_nothing);
+}
+
+// A candidate is compared with another reward, and changes nothing.
+void CheckShadow(const job::v1::Reward& reward, const job::v1::RewardEntry& entry,
+                 const std::string& path, SpecProblems& check) {
+  if (!entry.has_shadow()) return;
+  const job::v1::Reward counted = WithoutShadows(reward);
+  std::vector<std::string> others;
+  for (const job::v1::RewardEntry& other : counted.rewards()) others.push_back(other.name());
+  check.Require(absl::c_linear_search(others, entry.shadow()), path + ".shadow", "is \"",
+                entry.shadow(), "\", which is no reward that counts; ",
+                others.empty() ? "there is none: leave it out"
+                               : absl::StrCat("name one of ", absl::StrJoin(others, ", ")));
+  check.Require(!entry.gate(), path + ".gate",
+                "is true, but this reward is a candidate (shadow), which decides nothing; leave "
+                "gate or shadow out");
+  check.Require(entry.weight() == 1, path + ".weight", "is ", entry.weight(),
+                ", but this reward is a candidate (shadow), which has no part in the sum; leave "
+                "it out");
 }
 
 void CheckRewards(const job::v1::JobSpec& spec, SpecProblems& check) {
@@ -175,9 +196,10 @@ void CheckRewards(const job::v1::JobSpec& spec, SpecProblems& check) {
                   path + ".granularity", "is group, but the verifier ", entry.verifier(),
                   " scores each answer by itself; leave it out, or use the verifier plugin");
 
+    CheckShadow(reward, entry, path, check);
     const auto& named = entry.when().data_source();
-    scored.insert(named.begin(), named.end());
-    if (named.empty()) scored.insert(sources.begin(), sources.end());
+    if (!entry.has_shadow()) scored.insert(named.begin(), named.end());
+    if (!entry.has_shadow() && named.empty()) scored.insert(sources.begin(), sources.end());
     for (int j = 0; j < named.size(); ++j) {
       const std::string nearest = NearestWord(named[j], sources);
       check.Require(absl::c_linear_search(sources, named[j]),
@@ -358,6 +380,13 @@ void CheckCanary(const job::v1::JobSpec& spec, SpecProblems& check) {
 // on the order of arrival.
 void CheckDeterministic(const job::v1::JobSpec& spec, SpecProblems& check) {
   if (!spec.run().deterministic()) return;
+  for (int i = 0; i < spec.reward().rewards_size(); ++i) {
+    const auto& args = spec.reward().rewards(i).args().fields();
+    const auto reload = args.find("reload");
+    check.Require(reload == args.end() || reload->second.string_value() != "auto",
+                  absl::StrCat("reward.rewards.", i, ".args.reload"),
+                  "is auto, but run.deterministic needs rewards that never change; leave it out");
+  }
   const job::v1::Queue& queue = spec.queue();
   const std::string& straggler = queue.straggler().policy();
   check.Require(

@@ -1,5 +1,7 @@
 #include "common/plugins/plugin_files.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <set>
 
@@ -108,6 +110,17 @@ absl::StatusOr<std::vector<std::string>> PluginFiles(const PluginSpec& spec) {
     }
   }
   return std::vector<std::string>(files.begin(), files.end());
+}
+
+std::string FileStamps(const std::vector<std::string>& files) {
+  std::string stamps;
+  for (const std::string& file : files) {
+    struct stat stat = {};
+    if (::stat(file.c_str(), &stat) != 0) stat = {};
+    absl::StrAppend(&stamps, stat.st_ino, " ", stat.st_size, " ", stat.st_mtim.tv_sec, ".",
+                    stat.st_mtim.tv_nsec, "\n");
+  }
+  return stamps;
 }
 
 absl::StatusOr<std::string> PluginVersion(const PluginSpec& spec) {

@@ -17,6 +17,9 @@ namespace sluice {
 // NOT_FOUND, PERMISSION_DENIED and others: the plug-in's own file cannot be read.
 absl::StatusOr<std::vector<std::string>> PluginFiles(const PluginSpec& spec);
 
+// The sizes and times of these files. It changes when one of them is written, and costs no reading.
+std::string FileStamps(const std::vector<std::string>& files);
+
 // SHA-256 of these files and their names below the plug-in's folder, in hex. It does not depend on
 // where the folder is. Errors as PluginFiles().
 absl::StatusOr<std::string> PluginVersion(const PluginSpec& spec);

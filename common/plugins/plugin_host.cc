@@ -18,9 +18,8 @@ namespace sluice {
 namespace {
 
 constexpr absl::Duration kMostBackOff = absl::Seconds(30);
-constexpr int kFirstFailures = 3;  // Failed first starts until the plug-in counts as broken.
-constexpr int kPoison = 3;         // Processes that end on an input until it is poison.
-constexpr int kMostAttempts = 8;   // Of one call, also if other inputs end the processes.
+constexpr int kPoison = 3;        // Processes that end on an input until it is poison.
+constexpr int kMostAttempts = 8;  // Of one call, also if other inputs end the processes.
 constexpr size_t kStrikesKept = 1024;
 // A plug-in rests if more than a fifth of its newest results are errors, once there are so many.
 constexpr size_t kNewest = 200, kFewest = 50;
@@ -75,6 +74,28 @@ void PluginHost::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+absl::Status PluginHost::AwaitStart(absl::Duration timeout) {
+  const absl::Duration deadline = Monotonic() + timeout;
+  MutexLock lock(&mu_);
+  while (!ever_ran_) {
+    if (stopping_) return absl::CancelledError("the plug-in is stopped");
+    SLUICE_RETURN_IF_ERROR(BrokenLocked());
+    const absl::Duration left = deadline - Monotonic();
+    if (left <= absl::ZeroDuration()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("plug-in ", options_.spec.file, " has not started yet"));
+    }
+    changed_.WaitFor(&mu_, left);
+  }
+  return absl::OkStatus();
+}
+
+bool PluginHost::is_over() const {
+  MutexLock lock(&mu_);
+  return ReasonOf(last_failure_) == "PLUGIN_CHANGED" &&
+         absl::c_all_of(slots_, [](const Slot& slot) { return slot.process == nullptr; });
+}
+
 uint64_t PluginHost::starts() const {
   MutexLock lock(&mu_);
   return starts_;
@@ -116,7 +137,7 @@ void PluginHost::Run() {
       next->next_start = Monotonic() + back_off;
       // If all sandboxes are taken, that is no fault of the plug-in.
       const bool busy = absl::IsResourceExhausted(last_failure_);
-      const bool broken = !ever_ran_ && !busy && ++first_failures_ == kFirstFailures;
+      const bool broken = !ever_ran_ && !busy && ++first_failures_ == options_.first_tries;
       const absl::Status why = last_failure_;
       mu_.Unlock();
       log::Warning("plugin_failed", {{"job_id", options_.job},
@@ -161,7 +182,7 @@ absl::Status PluginHost::CheckFiles() const {
   return ErrorWith(
       absl::StatusCode::kUnavailable,
       {.reason = "PLUGIN_CHANGED",
-       .hint = "bring the files back; changes need another job, or a restart of sluice-reward"},
+       .hint = "mend the files, or bring them back; `sluice reward reload` loads new ones"},
       absl::StrCat("the files of plug-in ", options_.spec.file,
                    " have changed since the job began, from version ", version_.substr(0, 8),
                    " to ", files.substr(0, 8),
@@ -208,7 +229,7 @@ absl::Status PluginHost::broken() const {
 }
 
 absl::Status PluginHost::BrokenLocked() const {
-  return !ever_ran_ && first_failures_ >= kFirstFailures ? last_failure_ : absl::OkStatus();
+  return !ever_ran_ && first_failures_ >= options_.first_tries ? last_failure_ : absl::OkStatus();
 }
 
 void PluginHost::CountErrors(const std::vector<PluginResult>& results) {

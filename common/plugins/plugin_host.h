@@ -39,8 +39,9 @@ class PluginHost {
     absl::Duration start_timeout = absl::Minutes(1);
     absl::Duration first_back_off = absl::Milliseconds(200);  // Doubles up to 30 s.
     absl::Duration error_rest = absl::Seconds(30);
-    // Called on the host's thread when the first processes have failed to start three times in a
-    // row, with the reason. May be null.
+    // So many first starts in a row have to fail until the plug-in counts as broken.
+    int first_tries = 3;
+    // Called on the host's thread when the plug-in is broken, with the reason. May be null.
     std::function<void(absl::Status why)> on_broken;
   };
 
@@ -67,6 +68,13 @@ class PluginHost {
   // CANCELLED: Stop() was called.
   absl::StatusOr<std::vector<PluginResult>> Score(const std::vector<nlohmann::json>& items,
                                                   absl::Duration timeout);
+
+  // Waits until a process has started and passed its self-test.
+  // DEADLINE_EXCEEDED: none has in this time. CANCELLED: Stop() was called. Others: the plug-in is
+  // broken, for this reason.
+  absl::Status AwaitStart(absl::Duration timeout);
+  // Whether no process runs, and none can be started because the files have changed.
+  bool is_over() const;
 
   // Kills the processes; calls end with CANCELLED. Idempotent.
   void Stop();

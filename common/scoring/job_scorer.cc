@@ -37,7 +37,8 @@ absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward, const ScorerSer
                     .weight = entry.weight(),
                     .gate = entry.gate(),
                     .gate_fail = entry.gate_fail(),
-                    .scores_groups = entry.granularity() == "group"};
+                    .scores_groups = entry.granularity() == "group",
+                    .shadow = entry.shadow()};
     if (entry.has_timeout())
       rule.timeout =
           absl::Seconds(entry.timeout().seconds()) + absl::Nanoseconds(entry.timeout().nanos());
@@ -83,6 +84,7 @@ bool ScoresGroups(const job::v1::Reward& reward) {
 }
 
 int LongestTimeouts(const job::v1::RewardEntry& entry) {
+  if (entry.has_shadow()) return 0;  // No task waits for it.
   // A second call is made if the process ended during the first.
   if (entry.verifier() == "plugin") return 4;
   if (entry.verifier() != "judge") return 1;
@@ -94,12 +96,24 @@ int LongestTimeouts(const job::v1::RewardEntry& entry) {
 }
 
 bool GivesTokenRewards(const job::v1::Reward& reward) {
-  return absl::c_any_of(reward.rewards(), GradesSteps);
+  return absl::c_any_of(reward.rewards(), [](const job::v1::RewardEntry& entry) {
+    return !entry.has_shadow() && GradesSteps(entry);
+  });
 }
 
 std::string TaskPoolOf(const job::v1::Reward& reward) {
-  if (!JudgesOf(reward).empty() || !PluginsOf(reward).empty()) return "io";
-  return RunsCode(reward) ? "sandbox" : "cpu";
+  const job::v1::Reward counted = WithoutShadows(reward);
+  if (!JudgesOf(counted).empty() || !PluginsOf(counted).empty()) return "io";
+  return RunsCode(counted) ? "sandbox" : "cpu";
+}
+
+job::v1::Reward WithoutShadows(const job::v1::Reward& reward) {
+  job::v1::Reward counted = reward;
+  counted.clear_rewards();
+  for (const job::v1::RewardEntry& entry : reward.rewards()) {
+    if (!entry.has_shadow()) *counted.add_rewards() = entry;
+  }
+  return counted;
 }
 
 }  // namespace sluice

@@ -33,16 +33,20 @@ bool RunsCode(const job::v1::Reward& reward);
 // The entries that a plug-in scores.
 std::vector<const job::v1::RewardEntry*> PluginsOf(const job::v1::Reward& reward);
 
-// Whether an entry scores whole groups. Then the reward's task is one of a group.
+// Whether an entry scores whole groups, candidates included. Then the reward's task is one of a
+// group.
 bool ScoresGroups(const job::v1::Reward& reward);
 
 // How many of its timeouts a try of this entry can take: a judge or plug-in has one for each call,
-// and one for the wait before it.
+// and one for the wait before it. Of a candidate 0: no task waits for it.
 int LongestTimeouts(const job::v1::RewardEntry& entry);
 
 // Whether an entry says what single tokens have earned. Then rollouts must write the field
 // answer_ends, and the field rew_tok comes with scores.
 bool GivesTokenRewards(const job::v1::Reward& reward);
+
+// The block without candidates (`shadow` of an entry), which have no influence on the reward.
+job::v1::Reward WithoutShadows(const job::v1::Reward& reward);
 
 // The pool of reward tasks that score by this block. Tasks of a pool never wait for those of
 // another: cpu is for verifiers that compute, io for those that wait for a judge or a plug-in, and

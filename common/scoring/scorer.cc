@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/digest.h"
+#include "common/base/id.h"
 #include "common/base/status.h"
 
 namespace sluice {
@@ -21,29 +22,42 @@ bool Applies(const RewardRule& rule, const std::string& data_source) {
                                                 data_source) != rule.data_sources.end();
 }
 
+nlohmann::json Canonical(const RewardRule& rule) {
+  nlohmann::json canonical = {
+      {"name", rule.name}, {"verifier", rule.verifier},   {"weight", rule.weight},
+      {"gate", rule.gate}, {"gate_fail", rule.gate_fail}, {"sources", rule.data_sources},
+      {"args", rule.args}};
+  if (rule.scores_groups) canonical["granularity"] = "group";
+  return canonical;
+}
+
 uint32_t GenerationOf(const std::vector<RewardRule>& rules, Combine combine,
                       const ScorerServices& services) {
   nlohmann::json canonical = {{"version", kVerifiersVersion},
                               {"combine", static_cast<int>(combine)},
                               {"rules", nlohmann::json::array()}};
   if (!services.judges.empty()) canonical["judges"] = services.judges;
-  if (!services.plugins.empty()) canonical["plugins"] = services.plugins;
-  const bool runs_code = std::any_of(
-      rules.begin(), rules.end(), [](const RewardRule& rule) { return rule.verifier == "code"; });
-  if (runs_code) canonical["toolchains"] = services.toolchains;
   for (const RewardRule& rule : rules) {
-    canonical["rules"].push_back({{"name", rule.name},
-                                  {"verifier", rule.verifier},
-                                  {"weight", rule.weight},
-                                  {"gate", rule.gate},
-                                  {"gate_fail", rule.gate_fail},
-                                  {"sources", rule.data_sources},
-                                  {"args", rule.args}});
-    if (rule.scores_groups) canonical["rules"].back()["granularity"] = "group";
+    if (!rule.shadow.empty()) continue;  // It determines no score.
+    if (rule.verifier == "code") canonical["toolchains"] = services.toolchains;
+    const auto plugin = services.plugins.find(rule.args.dump());
+    if (rule.verifier == "plugin" && plugin != services.plugins.end())
+      canonical["plugins"].push_back(plugin->second);
+    canonical["rules"].push_back(Canonical(rule));
   }
   uint32_t generation = 0;
   std::memcpy(&generation, Sha256(canonical.dump()).data(), sizeof generation);
   return generation;
+}
+
+std::string VersionOf(const RewardRule& rule, const ScorerServices& services) {
+  nlohmann::json canonical = {{"version", kVerifiersVersion}, {"rule", Canonical(rule)}};
+  const auto plugin = services.plugins.find(rule.args.dump());
+  if (rule.verifier == "plugin" && plugin != services.plugins.end())
+    canonical["plugin"] = plugin->second;
+  if (rule.verifier == "judge") canonical["judges"] = services.judges;
+  if (rule.verifier == "code") canonical["toolchains"] = services.toolchains;
+  return ToHex(Sha256(canonical.dump()).substr(0, 4));
 }
 
 // Dumps JSON as text. A verifier may quote a part of an answer or row that ends inside a character,
@@ -62,9 +76,9 @@ absl::StatusOr<Scorer> Scorer::Make(std::vector<RewardRule> rules, Combine combi
                                     const ScorerServices& services) {
   if (rules.empty())
     return absl::InvalidArgumentError("reward.rewards is empty; at least one rule is needed");
-  const uint32_t generation = GenerationOf(rules, combine, services);
-
-  std::vector<Part> parts;
+  Scorer scorer;
+  scorer.combine_ = combine;
+  scorer.generation_ = GenerationOf(rules, combine, services);
   std::set<std::string> names;
   for (size_t i = 0; i < rules.size(); ++i) {
     RewardRule& rule = rules[i];
@@ -81,15 +95,72 @@ absl::StatusOr<Scorer> Scorer::Make(std::vector<RewardRule> rules, Combine combi
                                   .run_code = services.run_code,
                                   .timeout = rule.timeout});
     if (!verifier.ok()) return Annotate(verifier.status(), where);
-    if ((*verifier)->gives_credits() && combine != Combine::kSum) {
+    if (!rule.shadow.empty() && rule.gate) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": it is a candidate (shadow), which cannot be a gate"));
+    }
+    if ((*verifier)->gives_credits() && rule.shadow.empty() && combine != Combine::kSum) {
       return absl::InvalidArgumentError(
           absl::StrCat(where,
                        ": it rewards single tokens, and these rewards cannot be multiplied or "
                        "compared with scores of whole answers; use reward.combine: sum"));
     }
+    scorer.versions_[rule.name] = VersionOf(rule, services);
+    std::vector<Part>& parts = rule.shadow.empty() ? scorer.parts_ : scorer.shadows_;
     parts.push_back({.rule = std::move(rule), .verifier = *std::move(verifier)});
   }
-  return Scorer(std::move(parts), combine, generation);
+  if (scorer.parts_.empty()) {
+    return absl::InvalidArgumentError(
+        "reward.rewards has only candidates (shadow); at least one rule is needed that counts");
+  }
+  for (const Part& candidate : scorer.shadows_) {
+    const bool found =
+        std::any_of(scorer.parts_.begin(), scorer.parts_.end(),
+                    [&](const Part& part) { return part.rule.name == candidate.rule.shadow; });
+    if (found) continue;
+    return absl::InvalidArgumentError(absl::StrCat("reward.rewards (", candidate.rule.name,
+                                                   "): shadow is \"", candidate.rule.shadow,
+                                                   "\", which is no other reward that counts"));
+  }
+  return scorer;
+}
+
+std::vector<const RewardRule*> Scorer::rules() const {
+  std::vector<const RewardRule*> rules;
+  for (const Part& part : parts_) rules.push_back(&part.rule);
+  return rules;
+}
+
+std::vector<const RewardRule*> Scorer::shadows() const {
+  std::vector<const RewardRule*> rules;
+  for (const Part& part : shadows_) rules.push_back(&part.rule);
+  return rules;
+}
+
+std::vector<std::optional<double>> Scorer::RunRule(const std::string& name,
+                                                   const std::vector<Answer>& answers,
+                                                   const nlohmann::json& row,
+                                                   const std::string& data_source) const {
+  for (const std::vector<Part>* const parts : {&parts_, &shadows_}) {
+    for (const Part& part : *parts) {
+      if (part.rule.name != name || !Applies(part.rule, data_source)) continue;
+      std::vector<absl::StatusOr<Verdict>> verdicts;
+      if (part.rule.scores_groups) verdicts = part.verifier->ScoreGroup(answers, row);
+      else
+        for (const Answer& answer : answers) verdicts.push_back(part.verifier->Score(answer, row));
+
+      std::vector<std::optional<double>> scores;
+      for (const absl::StatusOr<Verdict>& verdict : verdicts) {
+        const bool scored = verdict.ok() && verdict->kind == Verdict::Kind::kScore &&
+                            std::isfinite(verdict->score) &&
+                            verdict->score >= part.verifier->low() &&
+                            verdict->score <= part.verifier->high();
+        scores.push_back(scored ? std::optional<double>(verdict->score) : std::nullopt);
+      }
+      return scores;
+    }
+  }
+  return {};
 }
 
 Score Scorer::Run(const Answer& answer, const nlohmann::json& row,

@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +25,9 @@ struct RewardRule {
   double gate_fail = 0;
   absl::Duration timeout = absl::Seconds(10);  // Of one try, if the verifier asks others.
   bool scores_groups = false;                  // The verifier gets all answers of a group at once.
-  std::vector<std::string> data_sources;       // The sources it applies to. Empty: all.
+  // Name of the rule for which this one is a candidate: it is not part of the reward. Empty: it is.
+  std::string shadow = "";
+  std::vector<std::string> data_sources;  // The sources it applies to. Empty: all.
   nlohmann::json args = nlohmann::json::object();
 };
 
@@ -32,9 +36,11 @@ struct ScorerServices {
   AskJudge ask_judge;    // Null: this process has no judges.
   RunPlugin run_plugin;  // Null: this process runs no plug-ins.
   RunCode run_code;      // Null: this process has no sandboxes.
-  // Say which models the judges are, which files the plug-ins, and which compilers and interpreters
-  // the sandboxes have, for the generation.
-  std::string judges, plugins, toolchains;
+  // Say which models the judges are, and which compilers and interpreters the sandboxes have, for
+  // the generation.
+  std::string judges, toolchains;
+  // The version of each plug-in's files, by the args of its rule as JSON, for the generation.
+  std::map<std::string, std::string> plugins;
 };
 
 enum class Combine { kSum, kProduct, kMin };
@@ -65,14 +71,15 @@ struct Score {
 
 // Scores answers by the rules of a job. The reward is the sum (or product, or minimum) of weight *
 // score over the rules that apply. If a gate fails, the reward is that gate's gate_fail alone; of
-// several, the first counts.
+// several, the first counts. Candidates (RewardRule::shadow) have no influence on it.
 //
 // Immutable, so thread-safe.
 class Scorer {
  public:
-  // INVALID_ARGUMENT: there are no rules, a name is used twice, a weight or gate_fail is not
-  // finite, a verifier is unknown, its arguments do not fit, or it gives credits (Verdict), which
-  // only a sum can take.
+  // INVALID_ARGUMENT: there are no rules but candidates, a name is used twice, a weight or
+  // gate_fail is not finite, a verifier is unknown, its arguments do not fit, it gives credits
+  // (Verdict), which only a sum can take, or a candidate is a gate, or one for no rule of the
+  // reward.
   static absl::StatusOr<Scorer> Make(std::vector<RewardRule> rules, Combine combine,
                                      const ScorerServices& services = {});
 
@@ -86,6 +93,18 @@ class Scorer {
   // Whether a rule scores groups.
   bool scores_groups() const;
 
+  // What the rule or candidate `name` alone says of these answers to `row`, without its weight: a
+  // number for each that it can score. None at all if there is no such rule, or it does not apply
+  // to the source.
+  std::vector<std::optional<double>> RunRule(const std::string& name,
+                                             const std::vector<Answer>& answers,
+                                             const nlohmann::json& row,
+                                             const std::string& data_source) const;
+  // The rules of the reward in the order of Score::parts, and the candidates. Both in the order in
+  // which they were given.
+  std::vector<const RewardRule*> rules() const;
+  std::vector<const RewardRule*> shadows() const;
+
   // Checks whether answers to this row can be scored at all.
   // INVALID_ARGUMENT: they cannot; the message is the reason that Run() would give for each of
   // them.
@@ -95,6 +114,9 @@ class Scorer {
   // the version of the verifiers (kVerifiersVersion in scorer.cc): the first four bytes of a
   // SHA-256 of all. Equal ones give equal generations.
   uint32_t generation() const { return generation_; }
+  // The version of each rule and candidate by its name: eight hex digits of a SHA-256 of the rule
+  // and what it uses of the above.
+  const std::map<std::string, std::string>& versions() const { return versions_; }
 
  private:
   struct Part {
@@ -105,12 +127,12 @@ class Scorer {
   // is called at most once for each, in order, while the others allow a score.
   Score Combined(const std::string& data_source,
                  const std::function<absl::StatusOr<Verdict>(size_t part)>& verdict_of) const;
-  Scorer(std::vector<Part> parts, Combine combine, uint32_t generation)
-      : parts_(std::move(parts)), combine_(combine), generation_(generation) {}
+  Scorer() = default;
 
-  std::vector<Part> parts_;
-  Combine combine_;
-  uint32_t generation_;
+  std::vector<Part> parts_, shadows_;
+  Combine combine_ = Combine::kSum;
+  uint32_t generation_ = 0;
+  std::map<std::string, std::string> versions_;
 };
 
 // The field `rew_tok` F64 [n, 2] of these credits: positions of tokens, ascending, and what each

@@ -75,7 +75,11 @@ absl::StatusOr<PluginSpec> ParsePluginSpec(const nlohmann::json& args) {
   constexpr double kMost = std::numeric_limits<double>::max();
   spec.low = reader.Number("low", -kMost, -kMost, kMost);
   spec.high = reader.Number("high", kMost, -kMost, kMost);
+  const std::string reload = reader.String("reload", "auto");
   SLUICE_RETURN_IF_ERROR(reader.Finish());
+  if (reload != "auto" && reload != "manual")
+    return BadPlugin("reload is \"", reload, "\"; wanted: auto or manual");
+  spec.reload_by_itself = reload == "auto";
 
   if (given + (spec.command.empty() ? 0 : 1) != 1) {
     return absl::InvalidArgumentError(

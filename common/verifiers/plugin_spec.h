@@ -21,6 +21,8 @@ namespace sluice {
 //   processes   1..64 (2)  processes of the program on each reward daemon
 //   in_flight   1..256 (1)  calls at a time in each process, for functions that wait for others
 //   low, high   (any finite number) the range of its scores
+//   reload      auto (default): when its files change while a job runs, they are loaded anew;
+//               manual: only when a person asks for it. Deterministic jobs never do either
 struct PluginSpec {
   enum class Kind { kVerl, kTrl, kNative, kExec };
   Kind kind = Kind::kVerl;
@@ -32,6 +34,7 @@ struct PluginSpec {
   int processes = 2;
   int in_flight = 1;
   double low = 0, high = 0;
+  bool reload_by_itself = true;
 };
 
 // INVALID_ARGUMENT: an argument is unknown or wrong, none or several say what the program is, or

@@ -123,16 +123,22 @@ absl::Status CheckControl(const ControlRequest& request) {
     case job::v1::VERB_RESUME:
     case job::v1::VERB_SET:
     case job::v1::VERB_DELETE:
-    case job::v1::VERB_ROLLBACK: return absl::OkStatus();
-    case job::v1::VERB_PIN:
-    case job::v1::VERB_RESCORE:
+    case job::v1::VERB_ROLLBACK:
+    case job::v1::VERB_RESCORE: return absl::OkStatus();
     case job::v1::VERB_READMIT:
+      for (const std::string& group : request.groups()) {
+        if (group.size() == 16) continue;
+        return absl::InvalidArgumentError(absl::StrCat("a group of READMIT has an id of ",
+                                                       group.size(), " bytes, but ids have 16"));
+      }
+      return absl::OkStatus();
+    case job::v1::VERB_PIN:
       return NotServed(absl::StrCat(absl::StripPrefix(job::v1::Verb_Name(request.verb()), "VERB_"),
                                     " of a job"));
     default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("there is no verb ", static_cast<int>(request.verb()),
-                       "; use PAUSE, RESUME, CANCEL, RETRY, ROLLBACK, SET or DELETE"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "there is no verb ", static_cast<int>(request.verb()),
+          "; use PAUSE, RESUME, CANCEL, RETRY, ROLLBACK, RESCORE, READMIT, SET or DELETE"));
   }
 }
 

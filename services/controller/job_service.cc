@@ -22,6 +22,7 @@
 #include "services/controller/core/codec.h"
 #include "services/controller/diagnose.h"
 #include "services/controller/log_relay.h"
+#include "services/controller/reward_questions.h"
 #include "services/controller/spec.h"
 #include "services/controller/translate.h"
 #include "services/controller/watcher.h"
@@ -126,6 +127,22 @@ absl::Status ListJobs(const Person& person, const Controller& core,
   return absl::OkStatus();
 }
 
+// GONE or NOT_YET: no queue has the data of the job any more, or none has it yet.
+absl::Status CheckQueueHas(const Job& job, const std::string& asked) {
+  if (job.record.stage >= Stage::kFreeing) {
+    return Error(absl::StatusCode::kNotFound, "GONE",
+                 absl::StrCat("job ", asked,
+                              " has ended and its queue data is freed; its result has the final "
+                              "ledger"));
+  }
+  if (!job.assign.opened) {
+    return Error(absl::StatusCode::kFailedPrecondition, "NOT_YET",
+                 absl::StrCat("no queue has job ", asked, " yet, which is ",
+                              StateName(job.record.state), "; ask again once it is RUNNING"));
+  }
+  return absl::OkStatus();
+}
+
 // Ends a call. The text of the answer is made valid first, because it may contain what daemons,
 // their files and libraries said.
 void Finish(grpc::ServerUnaryReactor* reactor, google::protobuf::Message* response,
@@ -197,7 +214,10 @@ grpc::ServerUnaryReactor* JobService::Control(grpc::CallbackServerContext* conte
     LogAudit(person, VerbName(request->verb()), {.text = request->job()}, status);
     return Refuse(context, status);
   }
-  if (request->verb() == job::v1::VERB_ROLLBACK) return RollBack(context, request, response);
+  const bool by_daemon = request->verb() == job::v1::VERB_ROLLBACK ||
+                         request->verb() == job::v1::VERB_RESCORE ||
+                         request->verb() == job::v1::VERB_READMIT;
+  if (by_daemon) return ControlByDaemon(context, request, response);
 
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   auto repeat = std::make_shared<absl::StatusOr<bool>>(absl::UnknownError("not done"));
@@ -228,34 +248,41 @@ grpc::ServerUnaryReactor* JobService::Control(grpc::CallbackServerContext* conte
   return reactor;
 }
 
-grpc::ServerUnaryReactor* JobService::RollBack(grpc::CallbackServerContext* context,
-                                               const job::v1::ControlRequest* request,
-                                               job::v1::ControlResponse* response) {
+grpc::ServerUnaryReactor* JobService::ControlByDaemon(grpc::CallbackServerContext* context,
+                                                      const job::v1::ControlRequest* request,
+                                                      job::v1::ControlResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post(
-      [](Controller&, Instant) {},
-      [this, person = PersonOf(*context), reactor, request, response](Controller& core) {
-        AuditTarget target{.text = request->job()};
-        const absl::StatusOr<const Job*> job = FindFor(person, core, request->job());
-        if (!job.ok()) {
-          LogAudit(person, VerbName(request->verb()), target, job.status());
-          return reactor->Finish(rpc::ToGrpcStatus(job.status()));
-        }
-        target.job_id = (*job)->record.id;
-        target.job_name = (*job)->record.name;
-        if (!request->has_step()) {
-          const absl::Status status =
-              absl::InvalidArgumentError("ROLLBACK needs `step`, the version to go back to");
-          LogAudit(person, VerbName(request->verb()), target, status);
-          return reactor->Finish(rpc::ToGrpcStatus(status));
-        }
-        Describe(**job, response->mutable_status());
-        RollBackWeights(*peers_, core, **job, *request,
-                        [person, target, reactor, request, response](const absl::Status& status) {
-                          LogAudit(person, VerbName(request->verb()), target, status);
-                          Finish(reactor, response, status);
-                        });
-      });
+  loop_->Post([](Controller&, Instant) {},
+              [this, person = PersonOf(*context), reactor, request, response](Controller& core) {
+                AuditTarget target{.text = request->job()};
+                const absl::StatusOr<const Job*> job = FindFor(person, core, request->job());
+                if (!job.ok()) {
+                  LogAudit(person, VerbName(request->verb()), target, job.status());
+                  return reactor->Finish(rpc::ToGrpcStatus(job.status()));
+                }
+                target.job_id = (*job)->record.id;
+                target.job_name = (*job)->record.name;
+                const auto finish = [person, target, reactor, request,
+                                     response](const absl::Status& status) {
+                  LogAudit(person, VerbName(request->verb()), target, status);
+                  Finish(reactor, response, status);
+                };
+                Describe(**job, response->mutable_status());
+                if (request->verb() != job::v1::VERB_ROLLBACK) {
+                  if (const absl::Status open = CheckQueueHas(**job, request->job()); !open.ok())
+                    return finish(open);
+                  return RetaskJob(*peers_, core, **job, *request,
+                                   [response, finish](const absl::Status& status, uint32_t count) {
+                                     response->set_count(count);
+                                     finish(status);
+                                   });
+                }
+                if (!request->has_step()) {
+                  return finish(absl::InvalidArgumentError(
+                      "ROLLBACK needs `step`, the version to go back to"));
+                }
+                RollBackWeights(*peers_, core, **job, *request, finish);
+              });
   return reactor;
 }
 
@@ -330,15 +357,42 @@ grpc::ServerUnaryReactor* JobService::PinWeights(grpc::CallbackServerContext* co
   return reactor;
 }
 
+grpc::ServerUnaryReactor* JobService::ReloadRewards(grpc::CallbackServerContext* context,
+                                                    const job::v1::ReloadRewardsRequest* request,
+                                                    job::v1::ReloadRewardsResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Post(
+      [](Controller&, Instant) {},
+      [this, person = PersonOf(*context), reactor, request, response](Controller& core) {
+        AuditTarget target{.text = request->job()};
+        const absl::StatusOr<const Job*> job = FindFor(person, core, request->job());
+        if (!job.ok()) {
+          LogAudit(person, "ReloadRewards", target, job.status());
+          return reactor->Finish(rpc::ToGrpcStatus(job.status()));
+        }
+        target.job_id = (*job)->record.id;
+        target.job_name = (*job)->record.name;
+        controller::ReloadRewards(
+            *peers_, core, **job, request->reward(),
+            [person, target, reactor, response](
+                const absl::Status& status, const std::vector<job::v1::RewardReloaded>& rewards) {
+              LogAudit(person, "ReloadRewards", target, status);
+              response->mutable_rewards()->Add(rewards.begin(), rewards.end());
+              Finish(reactor, response, status);
+            });
+      });
+  return reactor;
+}
+
 grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* context,
                                               const job::v1::InspectRequest* request,
                                               job::v1::InspectResponse* response) {
   using Request = job::v1::InspectRequest;
   const auto question = request->question_case();
   if (question == Request::QUESTION_NOT_SET)
-    return Refuse(context,
-                  absl::InvalidArgumentError("the request has no question; set queue_stats, "
-                                             "queue_peek, weights_list or weights_verify"));
+    return Refuse(
+        context, absl::InvalidArgumentError("the request has no question; set queue_stats, "
+                                            "queue_peek, weights_list, weights_verify or rewards"));
 
   const Person person = PersonOf(*context);
   if (person.role == rpc::Role::kViewer && request->queue_peek().text()) {
@@ -350,64 +404,61 @@ grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* conte
   }
 
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post(
-      [](Controller&, Instant) {},
-      [this, person, reactor, request, response, question](Controller& core) {
-        const absl::StatusOr<const Job*> job = FindFor(person, core, request->job());
-        if (!job.ok()) return reactor->Finish(rpc::ToGrpcStatus(job.status()));
+  loop_->Post([](Controller&, Instant) {},
+              [this, person, reactor, request, response, question](Controller& core) {
+                const absl::StatusOr<const Job*> job = FindFor(person, core, request->job());
+                if (!job.ok()) return reactor->Finish(rpc::ToGrpcStatus(job.status()));
 
-        if ((*job)->record.stage >= Stage::kFreeing) {
-          return reactor->Finish(rpc::ToGrpcStatus(Error(
-              absl::StatusCode::kNotFound, "GONE",
-              absl::StrCat(
-                  "job ", request->job(),
-                  " has ended and its queue data is freed; its result has the final ledger"))));
-        }
-        if (!(*job)->assign.opened) {
-          return reactor->Finish(rpc::ToGrpcStatus(Error(
-              absl::StatusCode::kFailedPrecondition, "NOT_YET",
-              absl::StrCat("no queue has job ", request->job(), " yet, which is ",
-                           StateName((*job)->record.state), "; ask again once it is RUNNING"))));
-        }
+                if (const absl::Status open = CheckQueueHas(**job, request->job()); !open.ok())
+                  return reactor->Finish(rpc::ToGrpcStatus(open));
 
-        if (question == Request::kWeightsList) {
-          return ListWeights(
-              *peers_, core, **job, request->weights_list(),
-              [reactor, response](const absl::Status& status, weights::v1::ListResponse list) {
-                response->mutable_weights_list()->Swap(&list);
-                Finish(reactor, response, status);
+                if (question == Request::kRewards) {
+                  return DescribeRewards(
+                      *peers_, core, **job,
+                      [reactor, response](const std::vector<job::v1::RewardDescribed>& rewards) {
+                        response->mutable_rewards()->Add(rewards.begin(), rewards.end());
+                        Finish(reactor, response, absl::OkStatus());
+                      });
+                }
+                if (question == Request::kWeightsList) {
+                  return ListWeights(*peers_, core, **job, request->weights_list(),
+                                     [reactor, response](const absl::Status& status,
+                                                         weights::v1::ListResponse list) {
+                                       response->mutable_weights_list()->Swap(&list);
+                                       Finish(reactor, response, status);
+                                     });
+                }
+                if (question == Request::kWeightsVerify) {
+                  return VerifyWeights(
+                      *peers_, core, **job, request->weights_verify(),
+                      [reactor, response](const std::vector<job::v1::RolloutVerified>& verified) {
+                        response->mutable_verified()->Add(verified.begin(), verified.end());
+                        Finish(reactor, response, absl::OkStatus());
+                      });
+                }
+
+                const std::string address = core.AddressOf((*job)->assign.queue),
+                                  id = (*job)->record.id;
+                if (question == Request::kQueueStats) {
+                  auto asked = std::make_shared<queue::v1::StatsRequest>(request->queue_stats());
+                  auto answer = std::make_shared<queue::v1::StatsResponse>();
+                  peers_->FillCall(id, asked->mutable_call());
+                  return peers_->CallDaemon(address, asked, answer,
+                                            [reactor, response, answer](absl::Status status) {
+                                              response->mutable_queue_stats()->Swap(answer.get());
+                                              Finish(reactor, response, status);
+                                            });
+                }
+
+                auto asked = std::make_shared<queue::v1::PeekRequest>(request->queue_peek());
+                auto answer = std::make_shared<queue::v1::PeekResponse>();
+                peers_->FillCall(id, asked->mutable_call());
+                peers_->CallDaemon(address, asked, answer,
+                                   [reactor, response, answer](absl::Status status) {
+                                     response->mutable_queue_peek()->Swap(answer.get());
+                                     Finish(reactor, response, status);
+                                   });
               });
-        }
-        if (question == Request::kWeightsVerify) {
-          return VerifyWeights(
-              *peers_, core, **job, request->weights_verify(),
-              [reactor, response](const std::vector<job::v1::RolloutVerified>& verified) {
-                response->mutable_verified()->Add(verified.begin(), verified.end());
-                Finish(reactor, response, absl::OkStatus());
-              });
-        }
-
-        const std::string address = core.AddressOf((*job)->assign.queue), id = (*job)->record.id;
-        if (question == Request::kQueueStats) {
-          auto asked = std::make_shared<queue::v1::StatsRequest>(request->queue_stats());
-          auto answer = std::make_shared<queue::v1::StatsResponse>();
-          peers_->FillCall(id, asked->mutable_call());
-          return peers_->CallDaemon(address, asked, answer,
-                                    [reactor, response, answer](absl::Status status) {
-                                      response->mutable_queue_stats()->Swap(answer.get());
-                                      Finish(reactor, response, status);
-                                    });
-        }
-
-        auto asked = std::make_shared<queue::v1::PeekRequest>(request->queue_peek());
-        auto answer = std::make_shared<queue::v1::PeekResponse>();
-        peers_->FillCall(id, asked->mutable_call());
-        peers_->CallDaemon(address, asked, answer,
-                           [reactor, response, answer](absl::Status status) {
-                             response->mutable_queue_peek()->Swap(answer.get());
-                             Finish(reactor, response, status);
-                           });
-      });
   return reactor;
 }
 

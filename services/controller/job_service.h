@@ -47,6 +47,9 @@ class JobService : public job::v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* PinWeights(grpc::CallbackServerContext* context,
                                        const job::v1::PinWeightsRequest* request,
                                        job::v1::PinWeightsResponse* response) override;
+  grpc::ServerUnaryReactor* ReloadRewards(grpc::CallbackServerContext* context,
+                                          const job::v1::ReloadRewardsRequest* request,
+                                          job::v1::ReloadRewardsResponse* response) override;
   grpc::ServerWriteReactor<job::v1::WatchResponse>* Watch(
       grpc::CallbackServerContext* context, const job::v1::WatchRequest* request) override;
   grpc::ServerWriteReactor<job::v1::LogsResponse>* Logs(
@@ -61,10 +64,11 @@ class JobService : public job::v1::JobService::CallbackService {
 
  private:
   class Watcher;
-  // Answers a checked Control of ROLLBACK, which the trainer does.
-  grpc::ServerUnaryReactor* RollBack(grpc::CallbackServerContext* context,
-                                     const job::v1::ControlRequest* request,
-                                     job::v1::ControlResponse* response);
+  // Answers a checked Control whose verb a daemon carries out: ROLLBACK the trainer, RESCORE and
+  // READMIT the queue.
+  grpc::ServerUnaryReactor* ControlByDaemon(grpc::CallbackServerContext* context,
+                                            const job::v1::ControlRequest* request,
+                                            job::v1::ControlResponse* response);
   // Fills in the whole status, with the spec and, for an ended job, the result. Call it on
   // the loop's thread.
   void Describe(const Job& job, job::v1::JobStatus* out) const;

@@ -5,9 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
-#include "common/base/status_text.h"
+#include "services/controller/ask_all.h"
 #include "services/controller/peers.h"
 
 namespace sluice::controller {
@@ -27,13 +26,6 @@ absl::Status NobodyServes(const Job& job, absl::string_view who) {
       absl::StatusCode::kFailedPrecondition, "NOT_YET",
       absl::StrCat("job ", job.record.name, " has no ", who, " now; ask again once it is RUNNING"));
 }
-
-// The answers of all rollouts; the call that ends last hands them out.
-struct Verification {
-  Mutex mu;
-  size_t open ABSL_GUARDED_BY(mu) = 0;
-  std::vector<job::v1::RolloutVerified> rollouts ABSL_GUARDED_BY(mu);
-};
 
 }  // namespace
 
@@ -56,32 +48,7 @@ void ListWeights(Peers& peers, const Controller& core, const Job& job,
 void VerifyWeights(Peers& peers, const Controller& core, const Job& job,
                    const weights::v1::VerifyRequest& request,
                    std::function<void(std::vector<job::v1::RolloutVerified>)> done) {
-  const std::vector<std::string> rollouts = WorkersOf(job, Role::kRollout);
-  if (rollouts.empty()) return done({});
-
-  auto all = std::make_shared<Verification>();
-  {
-    MutexLock lock(&all->mu);
-    all->open = rollouts.size();
-    for (const std::string& id : rollouts) all->rollouts.emplace_back().set_daemon(id);
-  }
-  for (size_t i = 0; i < rollouts.size(); ++i) {
-    auto asked = std::make_shared<weights::v1::VerifyRequest>(request);
-    auto answer = std::make_shared<weights::v1::VerifyResponse>();
-    peers.FillCall(job.record.id, asked->mutable_call());
-    peers.CallDaemon(core.AddressOf(rollouts[i]), asked, answer,
-                     [all, i, answer, done](const absl::Status& status) {
-                       std::vector<job::v1::RolloutVerified> verified;
-                       {
-                         MutexLock lock(&all->mu);
-                         if (status.ok()) all->rollouts[i].mutable_answer()->Swap(answer.get());
-                         else all->rollouts[i].set_error(StatusText(status));
-                         if (--all->open > 0) return;
-                         verified.swap(all->rollouts);
-                       }
-                       done(std::move(verified));
-                     });
-  }
+  AskAll<job::v1::RolloutVerified>(peers, core, job, Role::kRollout, request, std::move(done));
 }
 
 void RollBackWeights(Peers& peers, const Controller& core, const Job& job,

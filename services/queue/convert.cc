@@ -242,6 +242,9 @@ absl::StatusOr<LeaseTasks> FromProto(const v1::LeaseTasksRequest& request) {
                    .generation = request.generation(),
                    .wait = WaitFrom(request.has_wait(), request.wait())};
   for (const v1::Room& room : request.rooms()) lease.rooms.push_back({room.pool(), room.count()});
+  lease.earlier.assign(request.earlier().begin(), request.earlier().end());
+  for (const v1::RewardVersion& reward : request.rewards())
+    lease.rewards[reward.name()] = reward.version();
   return lease;
 }
 

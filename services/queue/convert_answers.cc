@@ -164,7 +164,9 @@ void ToProto(const LeaseTasksAnswer& answer, v1::LeaseTasksResponse* out) {
     to.set_round(task.round);
     to.set_tries(task.tries);
     *to.mutable_deadline() = rpc::ToProto(task.deadline);
+    to.set_generation(task.generation);
   }
+  out->mutable_unused()->Add(answer.unused.begin(), answer.unused.end());
 }
 
 void ToProto(const RetaskAnswer& answer, v1::RetaskResponse* out) { out->set_count(answer.count); }

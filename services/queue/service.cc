@@ -182,7 +182,7 @@ class QueueServer::Impl final : public Base {
                                  const v1::PeekRequest* request,
                                  v1::PeekResponse* response) override {
     return Read(context, request->call(), [&](const Job& job, Instant now) -> absl::Status {
-      if (request->what() < v1::PEEK_WHAT_GROUPS || request->what() > v1::PEEK_WHAT_VIOLATIONS)
+      if (request->what() < v1::PEEK_WHAT_GROUPS || request->what() > v1::PEEK_WHAT_LINEAGE)
         return absl::InvalidArgumentError("the field `what` is unset or unknown");
       uint64_t first = 0;
       if (!request->page().empty() && !absl::SimpleAtoi(request->page(), &first))
@@ -195,6 +195,7 @@ class QueueServer::Impl final : public Base {
       for (const PeekRow& row : job.Peek(static_cast<PeekWhat>(request->what()), request->state(),
                                          now, request->text())) {
         if (!ids.empty() && !ids.contains(row.node.id)) continue;
+        if (request->generation() != 0 && row.generation != request->generation()) continue;
         if (place++ < first) continue;
         bytes += row.json.size();
         if (response->rows_size() == kPeekRows ||

@@ -17,8 +17,17 @@ struct Metrics {
   metrics::Histogram seconds;  // Time to score one answer.
   metrics::Gauge leased;       // Tasks that this daemon has leased and not finished.
 
+  // Answers by what came of comparing a candidate's score: equal, higher, lower, unscorable,
+  // skipped; and the sum of the distances between scores.
+  metrics::Counter Shadow(const std::string& reward, const char* outcome) const;
+  metrics::Counter ShadowDistance(const std::string& reward) const;
+
   Metrics() = default;
   Metrics(metrics::Registry* registry, const std::string& job_name);
+
+ private:
+  metrics::Registry* registry_ = nullptr;
+  std::string job_name_;
 };
 
 }  // namespace sluice::reward

@@ -6,7 +6,6 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/clock.h"
 #include "common/base/digest.h"
 #include "common/base/loopback.h"
 #include "common/base/status.h"
@@ -18,8 +17,8 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/convert.h"
 #include "common/scoring/job_scorer.h"
-#include "common/verifiers/plugin_spec.h"
 #include "services/reward/data_check.h"
+#include "services/reward/service.h"
 #include "sluice/registry/v1/registry.pb.h"
 
 namespace sluice::reward {
@@ -30,22 +29,6 @@ namespace {
 constexpr uint32_t kMostWaiting = 256;
 
 const auto kNameOfEntry = [](std::string* out, const auto& entry) { out->append(entry.first); };
-
-// How many answers are worth waiting for these judges and plug-ins now.
-absl::StatusOr<uint32_t> CapacityOf(
-    const std::vector<JudgeClient*>& judges,
-    const std::map<std::string, std::unique_ptr<PluginHost>>& plugins) {
-  uint32_t least = kMostWaiting;
-  for (const auto& [args, plugin] : plugins) {
-    SLUICE_ASSIGN_OR_RETURN(const uint32_t capacity, plugin->Capacity());
-    least = std::min(least, capacity);
-  }
-  for (const JudgeClient* const judge : judges) {
-    SLUICE_RETURN_IF_ERROR(judge->CheckReady());
-    least = std::min(least, judge->Capacity());
-  }
-  return least;
-}
 
 }  // namespace
 
@@ -83,10 +66,15 @@ RewardProgram::RewardProgram(const daemon::Host& host, Judges judges, PluginRigh
       rights_(rights),
       judges_(std::move(judges)),
       sandboxes_(!host.flags->OwnFlag(kUnsafeFlag).empty()),
-      admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })) {}
+      admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })),
+      rewards_(MakeRewardService(
+          [this](const std::string& job) { return Describe(job); },
+          [this](const std::string& job, const std::string& reward, JobRewards::Reloaded done) {
+            Reload(job, reward, std::move(done));
+          })) {}
 RewardProgram::~RewardProgram() = default;
 
-std::vector<grpc::Service*> RewardProgram::services() { return {admin_.get()}; }
+std::vector<grpc::Service*> RewardProgram::services() { return {admin_.get(), rewards_.get()}; }
 
 absl::Status RewardProgram::Start(const std::string& address, const std::string& ops) {
   if (host_.flags->controller.empty()) {
@@ -179,81 +167,33 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   Job job{.queue = assignment.queues(0),
           .name = assignment.spec().name(),
           .lines = std::make_unique<log::JobScope>(id, assignment.spec().name()),
-          .plugins = std::make_unique<Plugins>(),
-          .sandboxes = {},
+          .rewards = nullptr,
           .worker = nullptr};
 
-  const auto judges = FindJudges(assignment.spec());
-  // Ends the calls to judges when the worker stops.
-  const auto stop = std::make_shared<rpc::Cancel>();
-  ScorerServices services;
-  for (const JudgeClient* const judge : judges.value_or(std::vector<JudgeClient*>()))
-    absl::StrAppend(&services.judges, judge->Identity(), "\n");
-  services.ask_judge = [this, stop](const std::string& judge, const std::string& system,
-                                    const std::string& user, absl::Duration timeout) {
-    return judges_.at(judge)->Ask(system, user, timeout, *stop);
-  };
-
   absl::Status status = CheckOnDaemon(assignment.spec());
-  if (status.ok()) status = judges.status();
-  if (status.ok()) status = StartPlugins(assignment, job.plugins.get());
-  for (const auto& [args, plugin] : *job.plugins)
-    absl::StrAppend(&services.plugins, plugin->version(), "\n");
-  services.run_plugin = [plugins = job.plugins.get()](const std::string& args,
-                                                      const std::vector<nlohmann::json>& items,
-                                                      absl::Duration timeout) {
-    return plugins->at(args)->Score(items, timeout);
-  };
-  if (status.ok()) {
-    auto sandboxes = sandboxes_.Make(assignment.spec().reward());
-    status = sandboxes.status();
-    if (sandboxes.ok()) job.sandboxes = *std::move(sandboxes);
-  }
-  services.run_code = job.sandboxes.run;
-  services.toolchains = job.sandboxes.toolchains;
-  auto scorer = MakeScorer(assignment.spec().reward(), services);
   const auto queue = rpc::Connect(job.queue, {rpc::Role::kQueue});
-  if (status.ok()) status = scorer.status();
   if (status.ok()) status = queue.status();
-  if (status.ok()) status = CheckRows(assignment, *scorer);
+  if (status.ok()) {
+    auto rewards = MakeRewards(assignment);
+    status = rewards.status();
+    if (rewards.ok()) job.rewards = *std::move(rewards);
+  }
+  if (status.ok()) status = CheckRows(assignment, *job.rewards->scorer());
 
   if (!status.ok()) {
-    job.plugins->clear();
+    job.rewards = nullptr;
     log::Error("job_refused", {{"job_id", job.name}, {"error", status}});
     ReportProgress(id, false, "failed", StatusText(status));
   } else {
-    log::Info("job_started", {{"job_id", job.name}, {"generation", scorer->generation()}});
-    job.worker = std::make_unique<Worker>(
-        Worker::Options{
-            .job = id,
-            .job_name = job.name,
-            .worker = host_.flags->id,
-            .incarnation = link_->incarnation(),
-            .pool = TaskPoolOf(assignment.spec().reward()),
-            // Programs wait for sandboxes, of which there is one for each core.
-            .waiting = judges->empty() && job.plugins->empty() ? job.sandboxes.runs : kMostWaiting,
-            .waits_for = !judges->empty()        ? "judge"
-                         : !job.plugins->empty() ? "plug-in"
-                                                 : "program",
-            .capacity = [judges = *judges,
-                         plugins = job.plugins.get()] { return CapacityOf(judges, *plugins); },
-            .on_stop =
-                [stop, plugins = job.plugins.get(), sandboxes = job.sandboxes] {
-                  stop->Trigger();
-                  for (const auto& [args, plugin] : *plugins) plugin->Stop();
-                  sandboxes.Stop();
-                }},
-        *queue, *std::move(scorer), Metrics(host_.metrics, job.name), [this, id](absl::Status why) {
-          // ABORTED: another process has taken over this daemon's id (fenced). Any other error, for
-          // example that the queue no longer lists this worker, is for the controller to judge.
-          ReportProgress(id, false, absl::IsAborted(why) ? "fenced" : "failed", StatusText(why));
-        });
+    log::Info("job_started",
+              {{"job_id", job.name},
+               {"generation",
+                absl::StrCat(absl::Hex(job.rewards->scorer()->generation(), absl::kZeroPad8))}});
+    job.worker = StartWorker(assignment, *queue, job.rewards);
     ReportProgress(id, true, "scoring", "");
     // A plug-in that broke before this line has reported that already.
-    for (const auto& [args, plugin] : *job.plugins) {
-      if (const absl::Status why = plugin->broken(); !why.ok())
-        ReportProgress(id, false, "failed", StatusText(why));
-    }
+    if (const absl::Status why = job.rewards->broken(); !why.ok())
+      ReportProgress(id, false, "failed", StatusText(why));
   }
 
   {
@@ -267,50 +207,84 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   if (job.worker != nullptr) job.worker->Stop();
 }
 
-absl::Status RewardProgram::StartPlugins(const registry::v1::Assignment& assignment,
-                                         Plugins* plugins) {
+std::unique_ptr<Worker> RewardProgram::StartWorker(const registry::v1::Assignment& assignment,
+                                                   std::shared_ptr<rpc::Channel> queue,
+                                                   const std::shared_ptr<JobRewards>& rewards) {
+  const std::string id = assignment.job(), name = assignment.spec().name();
+  const std::string pool = TaskPoolOf(assignment.spec().reward());
+  Worker::Options options{
+      .job = id,
+      .job_name = name,
+      .worker = host_.flags->id,
+      .incarnation = link_->incarnation(),
+      .pool = pool,
+      // Programs wait for sandboxes, of which there is one for each core.
+      .waiting = pool == "io"        ? kMostWaiting
+                 : pool == "sandbox" ? rewards->sandboxes().runs
+                                     : 0,
+      .waits_for = pool == "sandbox"                              ? "program"
+                   : JudgesOf(assignment.spec().reward()).empty() ? "plug-in"
+                                                                  : "judge",
+      .capacity = [rewards = rewards.get()] { return rewards->Capacity(kMostWaiting); },
+      .can_score =
+          [rewards = rewards.get()](uint32_t generation) { return rewards->CanScore(generation); },
+      .on_stop = [rewards = rewards.get()] { rewards->Stop(); }};
+  if (rewards->wants_scored()) {
+    options.on_scored = [rewards = rewards.get()](std::shared_ptr<const Scorer> scorer,
+                                                  ScoredAnswers scored) {
+      rewards->NoteScored(std::move(scorer), std::move(scored));
+    };
+  }
+  auto worker = std::make_unique<Worker>(
+      std::move(options), std::move(queue), rewards->scorer(), Metrics(host_.metrics, name),
+      [this, id](absl::Status why) {
+        // ABORTED: another process has taken over this daemon's id (fenced). Any other error, for
+        // example that the queue no longer lists this worker, is for the controller to judge.
+        ReportProgress(id, false, absl::IsAborted(why) ? "fenced" : "failed", StatusText(why));
+      });
+  rewards->Follow([worker = worker.get()](std::shared_ptr<const Scorer> scorer) {
+    worker->UseScorer(std::move(scorer));
+  });
+  return worker;
+}
+
+absl::StatusOr<std::shared_ptr<JobRewards>> RewardProgram::MakeRewards(
+    const registry::v1::Assignment& assignment) {
   const std::string& id = assignment.job();
-  const job::v1::Reward& reward = assignment.spec().reward();
-  const auto entries = PluginsOf(reward);
-  if (entries.empty()) return absl::OkStatus();
-  if (rights_ == PluginRights::kNone) {
+  const job::v1::JobSpec& spec = assignment.spec();
+  JobRewards::Options options{.job_name = spec.name(),
+                              .reward = spec.reward(),
+                              .deterministic = spec.run().deterministic(),
+                              .metrics = Metrics(host_.metrics, spec.name())};
+  SLUICE_ASSIGN_OR_RETURN(options.judges, FindJudges(spec));
+
+  const auto plugins = PluginsOf(spec.reward());
+  if (!plugins.empty() && rights_ == PluginRights::kNone) {
     return ErrorWith(absl::StatusCode::kFailedPrecondition,
                      {.reason = "NO_PLUGINS",
                       .hint = "the operator allows them by the flag --plugins of sluice-reward"},
                      absl::StrCat("reward daemon ", host_.flags->id,
-                                  " runs no plug-ins, but reward ", entries[0]->name(), " is one"));
+                                  " runs no plug-ins, but reward ", plugins[0]->name(), " is one"));
   }
-  LaunchPlugin launch = LaunchUnconfined;
-  if (rights_ == PluginRights::kSandbox) {
-    SLUICE_ASSIGN_OR_RETURN(launch, sandboxes_.MakePluginLaunch(reward));
+  options.launch = LaunchUnconfined;
+  options.folders = ProgramFolders();
+  if (!plugins.empty() && rights_ == PluginRights::kSandbox) {
+    SLUICE_ASSIGN_OR_RETURN(options.launch, sandboxes_.MakePluginLaunch(spec.reward()));
+    options.folders = kSandboxProgramFolders;
   }
-  for (const job::v1::RewardEntry* const entry : entries) {
-    SLUICE_ASSIGN_OR_RETURN(const nlohmann::json args, VerifierArgs(*entry));
-    std::unique_ptr<PluginHost>& plugin = (*plugins)[args.dump()];
-    if (plugin != nullptr) continue;
-    SLUICE_ASSIGN_OR_RETURN(PluginSpec spec, ParsePluginSpec(args));
-    auto made = PluginHost::Make(
-        {.job = assignment.spec().name(),
-         .name = entry->name(),
-         .spec = std::move(spec),
-         .scores_groups = entry->granularity() == "group",
-         .launch = launch,
-         .folders = rights_ == PluginRights::kSandbox ? kSandboxProgramFolders : ProgramFolders(),
-         .on_broken = [this, id](absl::Status why) {
-           ReportProgress(id, false, "failed", StatusText(why));
-         }});
-    if (!made.ok()) {
-      plugins->clear();
-      return Annotate(made.status(), absl::StrCat("reward ", entry->name()));
-    }
-    plugin = *std::move(made);
-  }
-  return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(options.sandboxes, sandboxes_.Make(spec.reward()));
+  options.on_broken = [this, id](absl::Status why) {
+    ReportProgress(id, false, "failed", StatusText(why));
+  };
+  options.on_event = [this, id](const char* code, std::string message) {
+    RaiseWarning(id, code, std::move(message));
+  };
+  return JobRewards::Make(std::move(options));
 }
 
-absl::StatusOr<std::vector<JudgeClient*>> RewardProgram::FindJudges(
+absl::StatusOr<std::map<std::string, JudgeClient*>> RewardProgram::FindJudges(
     const job::v1::JobSpec& spec) const {
-  std::vector<JudgeClient*> judges;
+  std::map<std::string, JudgeClient*> judges;
   for (const std::string& name : JudgesOf(spec.reward())) {
     const auto it = judges_.find(name);
     if (it == judges_.end()) {
@@ -322,7 +296,7 @@ absl::StatusOr<std::vector<JudgeClient*>> RewardProgram::FindJudges(
                        "\"; its judges are: ",
                        judges_.empty() ? "none" : absl::StrJoin(judges_, ", ", kNameOfEntry)));
     }
-    judges.push_back(it->second.get());
+    judges[name] = it->second.get();
   }
   return judges;
 }
@@ -333,14 +307,18 @@ absl::Status RewardProgram::CheckRows(const registry::v1::Assignment& assignment
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> remarks, CheckData(spec, scorer));
   for (const std::string& remark : remarks) {
     log::Warning("rows_unscorable", {{"job_id", spec.name()}, {"message", remark}});
-    common::v1::Event event;
-    event.set_job(assignment.job());
-    event.set_severity(common::v1::SEVERITY_WARNING);
-    event.set_code("rows_unscorable");
-    event.set_message(remark);
-    link_->RaiseEvent(std::move(event));
+    RaiseWarning(assignment.job(), "rows_unscorable", remark);
   }
   return absl::OkStatus();
+}
+
+void RewardProgram::RaiseWarning(const std::string& job, const char* code, std::string message) {
+  common::v1::Event event;
+  event.set_job(job);
+  event.set_severity(common::v1::SEVERITY_WARNING);
+  event.set_code(code);
+  event.set_message(std::move(message));
+  link_->RaiseEvent(std::move(event));
 }
 
 void RewardProgram::ReportProgress(const std::string& job, bool ready, const std::string& phase,
@@ -379,6 +357,35 @@ std::vector<common::v1::WaitEdge> RewardProgram::Explain(const std::string& job)
   const auto it = jobs_.find(job);
   if (it == jobs_.end() || it->second.worker == nullptr) return {};
   return it->second.worker->Explain();
+}
+
+absl::StatusOr<v1::DescribeResponse> RewardProgram::Describe(const std::string& job) const {
+  MutexLock lock(&mu_);
+  const auto it = jobs_.find(job);
+  if (it == jobs_.end() || it->second.worker == nullptr) return NoSuchJob(job);
+  v1::DescribeResponse response;
+  it->second.rewards->Describe(&response);
+  for (const uint32_t generation : it->second.worker->generations()) {
+    if (generation != response.generation()) response.add_earlier(generation);
+  }
+  return response;
+}
+
+void RewardProgram::Reload(const std::string& job, const std::string& reward,
+                           JobRewards::Reloaded done) const {
+  std::shared_ptr<JobRewards> rewards;
+  {
+    MutexLock lock(&mu_);
+    const auto it = jobs_.find(job);
+    if (it != jobs_.end() && it->second.worker != nullptr) rewards = it->second.rewards;
+  }
+  if (rewards == nullptr) return done(NoSuchJob(job));
+  rewards->Reload(reward, std::move(done));
+}
+
+absl::Status RewardProgram::NoSuchJob(const std::string& job) const {
+  return Error(absl::StatusCode::kNotFound, "JOB",
+               absl::StrCat("reward daemon ", host_.flags->id, " does not score job ", job));
 }
 
 }  // namespace sluice::reward

@@ -10,7 +10,7 @@
 #include "common/daemon/daemon.h"
 #include "common/judges/judge_client.h"
 #include "common/log/job_lines.h"
-#include "common/plugins/plugin_host.h"
+#include "services/reward/job_rewards.h"
 #include "services/reward/sandboxes.h"
 #include "services/reward/worker.h"
 #include "sluice/admin/v1/admin.grpc.pb.h"
@@ -39,7 +39,6 @@ class RewardProgram : public daemon::Program {
 
  private:
   using Judges = std::map<std::string, std::unique_ptr<JudgeClient>>;  // By name.
-  using Plugins = std::map<std::string, std::unique_ptr<PluginHost>>;  // By their args.
   // How the plug-ins of jobs run.
   enum class PluginRights { kNone, kSandbox, kUnconfined };
   static absl::StatusOr<PluginRights> ParseRights(const std::string& word);
@@ -49,8 +48,7 @@ class RewardProgram : public daemon::Program {
     std::string queue;  // HOST:PORT.
     std::string name;
     std::unique_ptr<log::JobScope> lines;  // Outlives the worker, which writes some.
-    std::unique_ptr<Plugins> plugins;      // Outlive the worker, which asks them.
-    Sandboxes::OfJob sandboxes;            // Outlives the worker, which uses them.
+    std::shared_ptr<JobRewards> rewards;   // Outlives the worker, which uses it.
     std::unique_ptr<Worker> worker;        // Null if the job could not be started.
   };
   void ApplyAssignments(const registry::v1::HeartbeatResponse& assignments);
@@ -59,6 +57,14 @@ class RewardProgram : public daemon::Program {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Starts the worker of a job, or tells the controller why it cannot be started.
   void StartJob(const registry::v1::Assignment& assignment);
+  // What the job's rewards use on this daemon.
+  // FAILED_PRECONDITION NO_PLUGINS: this daemon runs none, but the job has one.
+  // Others as FindJudges(), Sandboxes and JobRewards::Make().
+  absl::StatusOr<std::shared_ptr<JobRewards>> MakeRewards(
+      const registry::v1::Assignment& assignment);
+  std::unique_ptr<Worker> StartWorker(const registry::v1::Assignment& assignment,
+                                      std::shared_ptr<rpc::Channel> queue,
+                                      const std::shared_ptr<JobRewards>& rewards);
   // Reports the rows of the job's data that cannot be scored, as events.
   // INVALID_ARGUMENT: no row of a source can be scored.
   absl::Status CheckRows(const registry::v1::Assignment& assignment, const Scorer& scorer);
@@ -67,18 +73,21 @@ class RewardProgram : public daemon::Program {
                       const std::string& cause);
 
   // NOT_FOUND: a judge of the job is not in the judges file.
-  absl::StatusOr<std::vector<JudgeClient*>> FindJudges(const job::v1::JobSpec& spec) const;
+  absl::StatusOr<std::map<std::string, JudgeClient*>> FindJudges(
+      const job::v1::JobSpec& spec) const;
+  // Sends an event of the job to the controller.
+  void RaiseWarning(const std::string& job, const char* code, std::string message);
 
-  // Starts the plug-ins of a job.
-  // FAILED_PRECONDITION NO_PLUGINS: this daemon runs none.
-  // Others as Sandboxes::MakePluginLaunch() and PluginHost::Make().
-  absl::Status StartPlugins(const registry::v1::Assignment& assignment, Plugins* plugins);
+  // What RewardService answers.
+  absl::StatusOr<v1::DescribeResponse> Describe(const std::string& job) const;
+  void Reload(const std::string& job, const std::string& reward, JobRewards::Reloaded done) const;
+  absl::Status NoSuchJob(const std::string& job) const;
 
   const daemon::Host host_;
   const PluginRights rights_;
   const Judges judges_;  // Outlives the workers, which ask them.
   Sandboxes sandboxes_;  // Outlives the workers, which run programs there.
-  const std::unique_ptr<grpc::Service> admin_;
+  const std::unique_ptr<grpc::Service> admin_, rewards_;
   std::unique_ptr<daemon::ControllerLink> link_;
 
   mutable Mutex mu_;

@@ -1,6 +1,7 @@
 #include "services/reward/worker.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -96,6 +97,24 @@ void AddScore(const Score& score, uint32_t generation, common::v1::Record* recor
   AddField("reward_info", common::v1::DTYPE_U8, info_shape, info, record, payload);
 }
 
+// What the rules of `scorer` said of the answers, as `scores` have it.
+ScoredAnswers ScoredBy(const Scorer& scorer, std::vector<Answer> answers, nlohmann::json row,
+                       std::string source, const std::vector<Score>& scores) {
+  ScoredAnswers scored{.answers = std::move(answers),
+                       .row = std::move(row),
+                       .source = std::move(source),
+                       .scores = {}};
+  const std::vector<const RewardRule*> rules = scorer.rules();
+  for (size_t i = 0; i < rules.size(); ++i) {
+    std::vector<std::optional<double>>& of_rule = scored.scores[rules[i]->name];
+    for (const Score& score : scores) {
+      const bool given = score.status == "ok" && !std::isnan(score.parts[i]);
+      of_rule.push_back(given ? std::optional<double>(score.parts[i]) : std::nullopt);
+    }
+  }
+  return scored;
+}
+
 // Whether the lease has ended or the member is no longer in the queue. Then this worker has nothing
 // more to do for the task.
 bool IsTaskGone(const absl::Status& status) {
@@ -104,11 +123,11 @@ bool IsTaskGone(const absl::Status& status) {
 
 }  // namespace
 
-Worker::Worker(Options options, std::shared_ptr<rpc::Channel> queue, Scorer scorer,
-               const Metrics& metrics, std::function<void(absl::Status why)> failed)
+Worker::Worker(Options options, std::shared_ptr<rpc::Channel> queue,
+               std::shared_ptr<const Scorer> scorer, const Metrics& metrics,
+               std::function<void(absl::Status why)> failed)
     : options_(std::move(options)),
       queue_(std::move(queue)),
-      scorer_(std::move(scorer)),
       metrics_(metrics),
       failed_(std::move(failed)),
       waits_(options_.worker),
@@ -118,6 +137,8 @@ Worker::Worker(Options options, std::shared_ptr<rpc::Channel> queue, Scorer scor
                        .cancel = &stop_}),
       leases_(&client_, {}),
       puts_(&client_),
+      scorers_({{scorer->generation(), scorer}}),
+      generation_(scorer->generation()),
       waiting_(options_.waiting),
       thread_([this] { Run(); }) {}
 
@@ -180,12 +201,7 @@ void Worker::Run() {
   while (!stop_.triggered()) {
     const uint32_t count = AwaitRoom();
     if (count == 0) continue;
-    queue::v1::LeaseTasksRequest request;
-    queue::v1::Room* const room = request.add_rooms();
-    room->set_pool(options_.pool);
-    room->set_count(count);
-    request.set_generation(scorer_.generation());
-    const auto leased = client_.LeaseTasks(std::move(request));
+    const auto leased = client_.LeaseTasks(MakeLeaseRequest(count));
 
     absl::Status status = leased.status();
     {
@@ -196,6 +212,7 @@ void Worker::Run() {
       ReleaseLeases({leased->tasks().begin(), leased->tasks().end()});
     if (status.ok() && leased->tasks_size() > 0)
       status = ScoreTasks({leased->tasks().begin(), leased->tasks().end()});
+    if (leased.ok()) ForgetScorers({leased->unused().begin(), leased->unused().end()});
     // An empty answer only means that no task became ready in time.
     if (status.ok() || stop_.triggered()) continue;
 
@@ -217,6 +234,61 @@ void Worker::Run() {
     log::Error("scoring_ended", {{"job_id", options_.job_name}, {"error", status}});
     if (failed_) failed_(status);
     return;
+  }
+}
+
+queue::v1::LeaseTasksRequest Worker::MakeLeaseRequest(uint32_t count) {
+  queue::v1::LeaseTasksRequest request;
+  queue::v1::Room* const room = request.add_rooms();
+  room->set_pool(options_.pool);
+  room->set_count(count);
+
+  std::vector<uint32_t> over;
+  for (const uint32_t generation : generations()) {
+    if (request.generation() == 0) request.set_generation(generation);
+    else if (options_.can_score && !options_.can_score(generation)) over.push_back(generation);
+    else request.add_earlier(generation);
+  }
+  ForgetScorers(over);
+
+  for (const auto& [name, version] : FindScorer(request.generation())->versions()) {
+    queue::v1::RewardVersion& reward = *request.add_rewards();
+    reward.set_name(name);
+    reward.set_version(version);
+  }
+  return request;
+}
+
+void Worker::UseScorer(std::shared_ptr<const Scorer> scorer) {
+  std::shared_ptr<const Scorer> replaced;  // Its plug-ins end without the lock, as that waits.
+  MutexLock lock(&mu_);
+  generation_ = scorer->generation();
+  replaced = std::exchange(scorers_[generation_], std::move(scorer));
+}
+
+std::vector<uint32_t> Worker::generations() const {
+  MutexLock lock(&mu_);
+  std::vector<uint32_t> generations = {generation_};
+  for (const auto& [generation, unused] : scorers_) {
+    if (generation != generation_) generations.push_back(generation);
+  }
+  return generations;
+}
+
+std::shared_ptr<const Scorer> Worker::FindScorer(uint32_t generation) const {
+  MutexLock lock(&mu_);
+  const auto it = scorers_.find(generation == 0 ? generation_ : generation);
+  return it == scorers_.end() ? nullptr : it->second;
+}
+
+void Worker::ForgetScorers(const std::vector<uint32_t>& generations) {
+  std::vector<std::shared_ptr<const Scorer>> forgotten;  // Destroyed without the lock.
+  MutexLock lock(&mu_);
+  for (const uint32_t generation : generations) {
+    const auto it = scorers_.find(generation);
+    if (it == scorers_.end() || generation == generation_) continue;
+    forgotten.push_back(std::move(it->second));
+    scorers_.erase(it);
   }
 }
 
@@ -320,8 +392,15 @@ absl::Status Worker::ScoreTask(const queue::v1::Task& task, const TaskInputs& in
     return absl::OkStatus();
   }
 
+  const std::shared_ptr<const Scorer> scorer = FindScorer(task.generation());
+  if (scorer == nullptr) {
+    GiveBack(task, absl::ResourceExhaustedError(absl::StrCat(
+                       "generation ", absl::Hex(task.generation(), absl::kZeroPad8),
+                       " of the rewards, which has begun to score ", GroupOf(task), ", is over")));
+    return absl::OkStatus();
+  }
   const absl::Duration begin = Clock::Real()->Monotonic();
-  const std::vector<Score> scores = ScoreAnswers(task, inputs, places);
+  const std::vector<Score> scores = ScoreAnswers(scorer, task, inputs, places);
   metrics_.seconds.Observe(absl::ToDoubleSeconds(Clock::Real()->Monotonic() - begin));
   for (const Score& score : scores) {
     if (score.fault.ok()) continue;
@@ -331,10 +410,11 @@ absl::Status Worker::ScoreTask(const queue::v1::Task& task, const TaskInputs& in
   for (const Score& score : scores)
     (score.status == "ok" ? metrics_.ok : metrics_.unscorable).Add();
   SLUICE_FAILPOINT("reward.scored");
-  return PutScores(task, owners, scores);
+  return PutScores(scorer->generation(), task, owners, scores);
 }
 
-std::vector<Score> Worker::ScoreAnswers(const queue::v1::Task& task, const TaskInputs& inputs,
+std::vector<Score> Worker::ScoreAnswers(const std::shared_ptr<const Scorer>& scorer,
+                                        const queue::v1::Task& task, const TaskInputs& inputs,
                                         const std::vector<size_t>& places) const {
   const std::string& source = task.row().source();
   const absl::StatusOr<nlohmann::json> row = ParseRow(task.row().json());
@@ -357,9 +437,11 @@ std::vector<Score> Worker::ScoreAnswers(const queue::v1::Task& task, const TaskI
   }
 
   std::vector<Score> read;
-  if (scorer_.scores_groups()) read = scorer_.RunGroup(answers, *row, source);
+  if (scorer->scores_groups()) read = scorer->RunGroup(answers, *row, source);
   else
-    for (const Answer& answer : answers) read.push_back(scorer_.Run(answer, *row, source));
+    for (const Answer& answer : answers) read.push_back(scorer->Run(answer, *row, source));
+  if (options_.on_scored && !answers.empty())
+    options_.on_scored(scorer, ScoredBy(*scorer, answers, *row, source, read));
 
   for (size_t i = 0; i < read.size(); ++i) {
     if (!read[i].credits.empty()) {
@@ -471,7 +553,7 @@ void Worker::ForgetLease(const std::string& lease) {
   held_.erase(lease);
 }
 
-absl::Status Worker::PutScores(const queue::v1::Task& task,
+absl::Status Worker::PutScores(uint32_t generation, const queue::v1::Task& task,
                                const std::vector<common::v1::TrajectoryRef>& owners,
                                const std::vector<Score>& scores) {
   const bool of_member = task.owner().has_member();
@@ -482,7 +564,7 @@ absl::Status Worker::PutScores(const queue::v1::Task& task,
     record.set_task(task.id());
     record.set_lease(task.lease().id());
     record.set_last(of_member);
-    AddScore(scores[i], scorer_.generation(), &record, &payload);
+    AddScore(scores[i], generation, &record, &payload);
     SLUICE_RETURN_IF_ERROR(PutRecord(std::move(record), std::move(payload)));
   }
   if (of_member) return absl::OkStatus();

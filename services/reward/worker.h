@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -16,6 +17,7 @@
 #include "common/queue_client/put_stream.h"
 #include "common/queue_client/queue_client.h"
 #include "common/scoring/scorer.h"
+#include "services/reward/comparison.h"
 #include "services/reward/metrics.h"
 #include "services/reward/threads.h"
 #include "sluice/queue/v1/queue.pb.h"
@@ -32,6 +34,9 @@ namespace sluice::reward {
 //
 // If a rule of the scorer scores groups, a task is one of a whole group: all its answers are scored
 // at once, and its last record, which has no fields, ends it.
+//
+// When the rewards change (UseScorer()), groups that were begun by an earlier scorer are ended by
+// it. It is kept until the queue says that there are no such groups any more.
 //
 // Owns one thread, which runs Run(), those for scores that wait, and those of its queue clients.
 // Thread-safe.
@@ -50,14 +55,25 @@ class Worker {
     // How many scores may wait now. An error: no task is leased for as long as it is returned.
     // Null: `waiting`.
     std::function<absl::StatusOr<uint32_t>()> capacity;
+    // Whether this generation can still score, asked of earlier ones. Groups of one that cannot are
+    // scored again by the one in use, after the straggler time. Null: they all can.
+    std::function<bool(uint32_t generation)> can_score;
+    // Called with answers that were scored. Null: nobody wants them.
+    std::function<void(std::shared_ptr<const Scorer> scorer, ScoredAnswers scored)> on_scored;
     // Called when the worker stops, so that scores that wait end soon. May be null.
     std::function<void()> on_stop;
   };
   // `queue` is the channel to the job's queue. `failed` is called on the worker's thread when the
   // work has ended for good, with the reason.
-  Worker(Options options, std::shared_ptr<rpc::Channel> queue, Scorer scorer,
+  Worker(Options options, std::shared_ptr<rpc::Channel> queue, std::shared_ptr<const Scorer> scorer,
          const Metrics& metrics, std::function<void(absl::Status why)> failed);
   ~Worker();  // Calls Stop().
+
+  // From now on scores groups that nobody has begun by this scorer. A call for tasks that is parked
+  // at the queue, for at most 30 s, still brings some for the one before. Thread-safe.
+  void UseScorer(std::shared_ptr<const Scorer> scorer);
+  // The generation in use, and then earlier ones.
+  std::vector<uint32_t> generations() const;
 
   // The job's queue has another address now. Thread-safe.
   void MoveQueue(const std::string& address);
@@ -72,6 +88,11 @@ class Worker {
   void Run();
   // Waits until tasks may be leased. Returns how many; 0: not yet.
   uint32_t AwaitRoom();
+  queue::v1::LeaseTasksRequest MakeLeaseRequest(uint32_t count);
+  // Null: the generation is not known here. 0, of a queue that names none, is the one in use.
+  std::shared_ptr<const Scorer> FindScorer(uint32_t generation) const;
+  // Forgets earlier generations, unless one of them is in use again.
+  void ForgetScorers(const std::vector<uint32_t>& generations);
   // What the score of an answer needs of it.
   struct Inputs {
     std::string messages;  // Empty if the answer is gone.
@@ -88,7 +109,8 @@ class Worker {
   // Scores the answers of a task and puts the scores.
   absl::Status ScoreTask(const queue::v1::Task& task, const TaskInputs& inputs);
   // The scores of the answers with these places in `inputs`.
-  std::vector<Score> ScoreAnswers(const queue::v1::Task& task, const TaskInputs& inputs,
+  std::vector<Score> ScoreAnswers(const std::shared_ptr<const Scorer>& scorer,
+                                  const queue::v1::Task& task, const TaskInputs& inputs,
                                   const std::vector<size_t>& places) const;
   // Gives a task back that could not be scored now.
   void GiveBack(const queue::v1::Task& task, const absl::Status& fault);
@@ -104,7 +126,7 @@ class Worker {
       const std::function<void(const std::vector<QueueClient::Fetched>&)>& take);
   // Sends the scores of these owners to the queue, which takes them all or none. After an error
   // they were not taken, and the task's lease is still held.
-  absl::Status PutScores(const queue::v1::Task& task,
+  absl::Status PutScores(uint32_t generation, const queue::v1::Task& task,
                          const std::vector<common::v1::TrajectoryRef>& owners,
                          const std::vector<Score>& scores);
   // Sends one record of a task. The task ends with its last one.
@@ -114,7 +136,6 @@ class Worker {
 
   const Options options_;
   const std::shared_ptr<rpc::Channel> queue_;
-  const Scorer scorer_;
   const Metrics metrics_;
   const std::function<void(absl::Status why)> failed_;
   daemon::Waits waits_;
@@ -128,6 +149,9 @@ class Worker {
   PutStream puts_;
 
   mutable Mutex mu_;
+  // By generation: the scorer in use, and those by which groups may still have to be ended.
+  std::map<uint32_t, std::shared_ptr<const Scorer>> scorers_ ABSL_GUARDED_BY(mu_);
+  uint32_t generation_ ABSL_GUARDED_BY(mu_);  // In use.
   // Leases whose score the queue has not acknowledged yet.
   std::set<std::string> held_ ABSL_GUARDED_BY(mu_);
   // Why the last score of a waiting thread could not be put.

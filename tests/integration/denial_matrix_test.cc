@@ -47,6 +47,7 @@ const std::map<std::string, std::vector<std::string>>& Servers() {
       {"EngineService", {"rollout-0"}},
       {"WeightsService", {"trainer-0", "rollout-0"}},
       {"RendezvousService", {"trainer-0"}},
+      {"RewardService", {"reward-0"}},
       {"AdminService", {"controller-0", "queue-0", "rollout-0", "reward-0", "trainer-0"}},
   };
   return *servers;

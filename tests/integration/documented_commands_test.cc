@@ -106,6 +106,7 @@ constexpr Rule kReplaced[] = {
     {"digits@1200", "digits@$(($(sluice job steps digits --last 1 -o name) + 1))"},
     // Its checkpoints are of even versions.
     {"weights rollback digits 40", "weights rollback digits 1"},
+    {"--gen 7c1f09aa", "--gen $(sluice reward lineage digits -o name | head -n 1)"},
     {"queue peek digits 1:2f", "queue peek digits $(sluice queue peek digits -o name | head -n 1)"},
 };
 
@@ -118,7 +119,10 @@ constexpr Rule kExits[] = {
     {"sluice eval digits@1200", "5"},        // The job goes on, and forgets old versions
     {"sluice queue peek digits 1:2f", "5"},  // and old groups.
     {"sluice weights rollback digits 40", "5"},
-    {"sluice job delete digits", "2"},  // Nobody can be asked.
+    {"sluice reward retry digits --cause", "5"},  // Every answer has its score,
+    {"sluice reward retry digits 1:2f", "5"},
+    {"sluice reward reload digits", "1"},  // and there is no plug-in.
+    {"sluice job delete digits", "2"},     // Nobody can be asked.
     {"sluice job delete digits --yes", "0"},
 };
 

@@ -299,6 +299,16 @@ TEST_F(MethodsTest, JobMethodsChangeNothingWhenRepeated) {
   pin.set_on(true);
   (void)CallTwice<job::v1::PinWeightsResponse>(cluster_.controller(), pin);
 
+  inspect.mutable_rewards();
+  const auto described = CallTwice<job::v1::InspectResponse>(cluster_.controller(), inspect);
+  ASSERT_EQ(described.rewards_size(), 1);
+  EXPECT_NE(described.rewards(0).answer().generation(), 0U);
+  job::v1::ReloadRewardsRequest reload;
+  reload.set_job(job_->id());
+  const auto reloaded = CallTwice<job::v1::ReloadRewardsResponse>(cluster_.controller(), reload);
+  ASSERT_EQ(reloaded.rewards_size(), 1);
+  EXPECT_THAT(reloaded.rewards(0).error(), testing::HasSubstr("has no plug-in"));
+
   job::v1::WatchRequest watch;
   watch.set_job("waiting");
   job::v1::WatchResponse seen;
@@ -413,11 +423,29 @@ TEST_F(MethodsTest, EachDaemonAnswersItsAdminMethodsAndLeavesTheOthersUnimplemen
   EXPECT_EQ(ListUncalledMethods("sluice.admin.v1.AdminService", called_), "");
 }
 
+TEST_F(MethodsTest, RewardMethodsAreForTheController) {
+  const rpc::Channel& rewards = *cluster_.channel("reward-0");
+  reward::v1::DescribeRequest describe;
+  SetCall("controller-0", 0, describe.mutable_call());
+  const auto described = CallTwice<reward::v1::DescribeResponse>(rewards, describe);
+  ASSERT_EQ(described.rewards_size(), 1);
+  EXPECT_EQ(described.rewards(0).version().size(), 8U);
+
+  reward::v1::ReloadRequest reload;
+  SetCall("controller-0", 0, reload.mutable_call());
+  called_.insert(MethodName(reload));
+  for (int time = 0; time < 2; ++time)
+    EXPECT_EQ(ReasonOf(CallOnce(rewards, reload)), "REWARD") << "the job has no plug-in";
+  reload.mutable_call()->mutable_job()->set_job(std::string(32, 'e'));
+  EXPECT_EQ(ReasonOf(CallOnce(rewards, reload)), "JOB");
+  EXPECT_EQ(ListUncalledMethods("sluice.reward.v1.RewardService", called_), "");
+}
+
 // A new service must be tested too. Those of env/ and plugin/ are served by user code.
 TEST(ServicesTest, EachIsTestedOrServedByUserCode) {
-  const std::set<std::string> known = {"admin", "collective", "common", "engine",
-                                       "env",   "job",        "plugin", "policy",
-                                       "queue", "registry",   "rpc",    "weights"};
+  const std::set<std::string> known = {"admin",  "collective", "common", "engine", "env",
+                                       "job",    "plugin",     "policy", "queue",  "registry",
+                                       "reward", "rpc",        "weights"};
   const auto folders = ListDir(SLUICE_SOURCE_DIR "/proto/sluice");
   ASSERT_EQ(folders.status(), absl::OkStatus());
   EXPECT_EQ(std::set<std::string>(folders->begin(), folders->end()), known);

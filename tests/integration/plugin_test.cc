@@ -173,5 +173,116 @@ TEST_F(PluginTest, AFleetRunsNoPluginsUnlessItsOperatorSaysSo) {
   EXPECT_TRUE(Processes().empty());
 }
 
+// Fails on rows whose digits begin with 7, about a tenth of all, unless it is mended.
+std::string FailsOnSevens(bool mended, double self_test = 1) {
+  return absl::StrCat(R"py(
+from sluice_reward import reward
+
+@reward(self_test=[({"completion": "1", "ground_truth": "1"}, )py",
+                      self_test, R"py()])
+def reversed_digits(item):
+    gold, text = item["ground_truth"], item["completion"]
+    if gold.startswith("7") and not )py",
+                      mended ? "True" : "False", R"py(:
+        raise ValueError("cannot read a seven")
+    return sum(a == b for a, b in zip(text, gold[::-1])) / max(len(text), len(gold))
+)py");
+}
+
+class RewardCommandsTest : public PluginTest {
+ protected:
+  // What a `sluice reward` command of the job prints with -o json.
+  nlohmann::json Reward(const std::string& command, std::vector<std::string> more = {}) {
+    std::vector<std::string> args = {"reward", command, job_->id()};
+    args.insert(args.end(), more.begin(), more.end());
+    args.insert(args.end(), {"-o", "json"});
+    const auto finished = cluster_->Sluice(args);
+    EXPECT_EQ(finished.status(), absl::OkStatus());
+    const nlohmann::json printed = nlohmann::json::parse(finished->out, nullptr, false);
+    EXPECT_FALSE(printed.is_discarded()) << finished->out << finished->err;
+    return printed;
+  }
+  // Asks for dead letters until one, or that of the id, has a prompt of which this is said, and
+  // returns that letter.
+  nlohmann::json AwaitDead(const std::string& prompt, const std::string& id = "") {
+    for (const absl::Time end = absl::Now() + kLong; absl::Now() < end;) {
+      const nlohmann::json dead = Reward("dead");
+      for (const nlohmann::json& letter : dead["dead"]) {
+        if (letter["prompt"] == prompt && (id.empty() || letter["id"] == id)) return letter;
+      }
+    }
+    ADD_FAILURE() << "no dead letter whose prompt is " << prompt;
+    return {};
+  }
+};
+
+TEST_F(RewardCommandsTest, ARewardIsMendedWhileTheJobRunsAndWhatItFailedOnIsDrawnAgain) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet());
+  const std::string file = Write("sevens.py", FailsOnSevens(/*mended=*/false));
+  ASSERT_NO_FATAL_FAILURE(SubmitJob(
+      /*steps=*/1'000'000,
+      absl::StrCat("[{name: sevens, verifier: plugin, timeout: 30s, args: {native: ", file,
+                   "}}]")));
+
+  // The cause is listed. A file that fails its self-test changes nothing.
+  const nlohmann::json letter = AwaitDead("quarantined");
+  EXPECT_EQ(letter["why"], "unscorable");
+  EXPECT_THAT(letter["cause"].get<std::string>(), HasSubstr("cannot read a seven"));
+  Write("sevens.py", FailsOnSevens(/*mended=*/true, /*self_test=*/0.5));
+  ASSERT_EQ(job_->AwaitEvent("reward_reload_failed", kLong), absl::OkStatus());
+  EXPECT_EQ(Reward("lineage")["generations"].size(), 1u);
+
+  Write("sevens.py", FailsOnSevens(/*mended=*/true));
+  ASSERT_EQ(job_->AwaitEvent("reward_reloaded", kLong), absl::OkStatus());
+  const std::string id = letter["id"].get<std::string>();
+  EXPECT_GT(Reward("retry", {id, "--cause", "a seven"})["prompts"].get<int>(), 0);
+  EXPECT_EQ(AwaitDead("scored since", id)["id"], id);
+
+  // Steps were trained on two generations, and a group on one: the queue refuses a score of another
+  // generation than the group's, which would leave it without a score.
+  const int64_t now = job_->steps();
+  ASSERT_EQ(job_->AwaitStep(now + 8, kLong), absl::OkStatus());
+  const nlohmann::json lineage = Reward("lineage");
+  ASSERT_EQ(lineage["generations"].size(), 2u);
+  const nlohmann::json &old = lineage["generations"][0], &fresh = lineage["generations"][1];
+  EXPECT_EQ(old["steps"][0][0], 0);
+  EXPECT_EQ(old["state"], "past");
+  EXPECT_EQ(fresh["state"], "in_use");
+  EXPECT_NE(old["rewards"]["sevens"], fresh["rewards"]["sevens"]);
+  EXPECT_GT(fresh["steps"].back()[1].get<int64_t>(), old["steps"].back()[1].get<int64_t>());
+  const std::string before = old["generation"].get<std::string>(),
+                    after = fresh["generation"].get<std::string>();
+  EXPECT_EQ(Reward("lineage", {"--gen", before})["generations"].size(), 1u);
+  EXPECT_EQ(Reward("show")["daemons"][0]["generation"], after);
+
+  // Nothing is left that the old one scored. What the new one scored and no batch has is redone.
+  EXPECT_EQ(Reward("rescore", {"--gen", before})["groups"], 0);
+  EXPECT_TRUE(Reward("rescore", {"--gen", after}).contains("groups"));
+  ASSERT_EQ(job_->AwaitStep(job_->steps() + 4, kLong), absl::OkStatus());
+
+  ASSERT_EQ(cluster_->Sluice({"job", "cancel", job_->id()}).status(), absl::OkStatus());
+  const auto end = job_->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus()) << Text(*end);
+}
+
+TEST_F(RewardCommandsTest, ACandidateIsComparedAndChangesNothing) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet());
+  const std::string file = Write("half.py", R"py(
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    if ground_truth.startswith("7"):
+        raise ValueError("cannot read a seven")
+    return 0.5
+)py");
+  ASSERT_NO_FATAL_FAILURE(SubmitJob(
+      /*steps=*/20,
+      absl::StrCat("[{name: reversed, verifier: text, args: {property: reversed}}, {name: half, "
+                   "verifier: plugin, shadow: reversed, timeout: 30s, args: {verl: ",
+                   file, ":compute_score}}]")));
+  ASSERT_EQ(job_->AwaitEvent("shadow_compared", kLong), absl::OkStatus());
+  ASSERT_NO_FATAL_FAILURE(ExpectSuccess());
+  EXPECT_GT(job_->reports().back().values().at("reward_std"), 0) << "it is the text's reward";
+}
+
 }  // namespace
 }  // namespace sluice::integration

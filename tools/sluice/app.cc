@@ -17,7 +17,7 @@ constexpr const char* kGroups[][2] = {
     {"daemon", "show the daemons of a fleet, and take one out of work"},
     {"queue", "show and check what the queue holds for a job"},
     {"weights", "show and check the weight versions of a job"},
-    {"reward", "score answers by hand"},
+    {"reward", "score answers by hand; the rewards of jobs that run"},
     {"data", "check the rows of a job's data"},
     {"ckpt", "create and check model directories and checkpoints"},
     {"config", "check and print job files"},
@@ -50,7 +50,7 @@ SluiceApp::SluiceApp()
         EvalCommands(),      RewardCommands(),  CkptCommands(),    LocalCommands(),
         PlanCommands(),      PkiCommands(),     MetaCommands(),    DoctorCommands(),
         ExplainCommands(),   TopCommands(),     ContextCommands(), CompletionCommands(),
-        BugReportCommands(), WeightsCommands(), DataCommands()}) {
+        BugReportCommands(), WeightsCommands(), DataCommands(),    RewardJobCommands()}) {
     for (const Command& command : table) {
       CLI::App* parent = *command.group == '\0' ? &app_ : groups.at(command.group);
       CLI::App* sub = parent->add_subcommand(command.name, command.summary);

@@ -219,6 +219,33 @@ absl::StatusOr<job::v1::JobStatus> CancelJob(const rpc::Channel& channel, const 
   return std::move(*response.mutable_status());
 }
 
+absl::StatusOr<std::vector<queue::v1::PeekRow>> PeekRows(const rpc::Channel& channel,
+                                                         const std::string& job,
+                                                         queue::v1::PeekRequest peek) {
+  std::vector<queue::v1::PeekRow> rows;
+  do {
+    job::v1::InspectRequest request;
+    request.set_job(job);
+    *request.mutable_queue_peek() = peek;
+    job::v1::InspectResponse response;
+    SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response));
+    rows.insert(rows.end(), response.queue_peek().rows().begin(),
+                response.queue_peek().rows().end());
+    peek.set_page(response.queue_peek().page());
+  } while (!peek.page().empty());
+  return rows;
+}
+
+absl::StatusOr<job::v1::InspectResponse> DescribeRewards(const rpc::Channel& channel,
+                                                         const std::string& job) {
+  job::v1::InspectRequest request;
+  request.set_job(job);
+  request.mutable_rewards();
+  job::v1::InspectResponse response;
+  SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response));
+  return response;
+}
+
 absl::StatusOr<job::v1::JobStatus> ReadJob(const rpc::Channel& channel, const std::string& job,
                                            const JobHandlers& handlers, const ReadFrom& from) {
   Cursor cursor{from.after_event, from.after_step};

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -46,6 +47,14 @@ absl::StatusOr<job::v1::ControlResponse> ControlJob(const rpc::Channel& channel,
 // Cancels a job and returns its status right after that. It changes nothing if the job is being
 // cancelled or was cancelled. FAILED_PRECONDITION: the job has ended, or is ending, in another way.
 absl::StatusOr<job::v1::JobStatus> CancelJob(const rpc::Channel& channel, const std::string& job);
+
+// What the queue holds of a job: all rows that Peek returns for the question, page by page.
+absl::StatusOr<std::vector<queue::v1::PeekRow>> PeekRows(const rpc::Channel& channel,
+                                                         const std::string& job,
+                                                         queue::v1::PeekRequest peek);
+// What each reward daemon of a job says of its rewards.
+absl::StatusOr<job::v1::InspectResponse> DescribeRewards(const rpc::Channel& channel,
+                                                         const std::string& job);
 
 // Functions that are called, in order, with what a watch of a job delivers. Each may be empty. A
 // step that a new trainer group trains again is delivered again. Such steps can be missing if the

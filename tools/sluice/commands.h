@@ -34,7 +34,8 @@ std::vector<Command> LogsCommands();        // job logs
 std::vector<Command> QueueCommands();       // queue
 std::vector<Command> WeightsCommands();     // weights
 std::vector<Command> EvalCommands();        // eval
-std::vector<Command> RewardCommands();      // reward
+std::vector<Command> RewardCommands();      // reward score
+std::vector<Command> RewardJobCommands();   // reward show, dead, retry, lineage, rescore, reload
 std::vector<Command> DataCommands();        // data
 std::vector<Command> CkptCommands();        // ckpt
 std::vector<Command> LocalCommands();       // config, version

@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -29,6 +30,7 @@
 #include "tools/sluice/options.h"
 #include "tools/sluice/output.h"
 #include "tools/sluice/progress.h"
+#include "tools/sluice/reward_text.h"
 #include "tools/sluice/table.h"
 #include "tools/sluice/why_text.h"
 
@@ -148,6 +150,14 @@ ExitCode DescribeJob(const JobOptions& o, const Channel& channel) {
   std::fputs(JobText(*job, o.output, absl::LocalTimeZone()).c_str(), stdout);
   if (job->has_result() && o.output != "name")
     std::printf("\n%s", ResultTable(job->result(), Utf8Terminal()).c_str());
+
+  // Reward daemons compare candidates as long as they work for the job.
+  const bool compares = absl::c_any_of(job->spec().reward().rewards(),
+                                       [](const auto& entry) { return entry.has_shadow(); });
+  if (compares && !job->has_result() && o.output != "name") {
+    const auto described = DescribeRewards(*channel, o.job);
+    if (described.ok()) std::fputs(ShadowsText(RewardsJson(*described)).c_str(), stdout);
+  }
   return kDone;
 }
 

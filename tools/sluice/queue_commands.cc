@@ -41,27 +41,15 @@ absl::StatusOr<queue::v1::StatsResponse> GetStats(const rpc::Channel& channel,
   return response.queue_stats();
 }
 
-// Asks for all rows of one kind, page by page. `group` is 16 bytes, or empty for all groups.
-absl::StatusOr<std::vector<PeekRow>> PeekRows(const rpc::Channel& channel, const std::string& job,
-                                              queue::v1::PeekWhat what,
-                                              const std::string& group = "", bool text = false) {
-  std::vector<PeekRow> rows;
-  std::string page;
-  do {
-    job::v1::InspectRequest request;
-    request.set_job(job);
-    queue::v1::PeekRequest& peek = *request.mutable_queue_peek();
-    peek.set_what(what);
-    peek.set_text(text);
-    peek.set_page(page);
-    if (!group.empty()) peek.add_ids(group);
-    job::v1::InspectResponse response;
-    SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response));
-    rows.insert(rows.end(), response.queue_peek().rows().begin(),
-                response.queue_peek().rows().end());
-    page = response.queue_peek().page();
-  } while (!page.empty());
-  return rows;
+// All rows of one kind. `group` is 16 bytes, or empty for all groups.
+absl::StatusOr<std::vector<PeekRow>> PeekAt(const rpc::Channel& channel, const std::string& job,
+                                            queue::v1::PeekWhat what, const std::string& group = "",
+                                            bool text = false) {
+  queue::v1::PeekRequest peek;
+  peek.set_what(what);
+  peek.set_text(text);
+  if (!group.empty()) peek.add_ids(group);
+  return PeekRows(channel, job, std::move(peek));
 }
 
 // Converts a row to JSON; its field `json`, a text, is parsed too.
@@ -110,14 +98,14 @@ ExitCode PeekGroup(const QueueOptions& o, const rpc::Channel& channel) {
         o.job, "` lists them")));
   }
 
-  const auto groups = PeekRows(channel, o.job, queue::v1::PEEK_WHAT_GROUPS, id, o.show_text);
+  const auto groups = PeekAt(channel, o.job, queue::v1::PEEK_WHAT_GROUPS, id, o.show_text);
   if (!groups.ok()) return Complain(groups.status());
   if (groups->empty())
     return Complain(
         absl::NotFoundError(absl::StrCat("the queue holds no group ", o.group, " of job ", o.job,
                                          ": it was freed or dropped, or never existed")));
 
-  auto tasks = PeekRows(channel, o.job, queue::v1::PEEK_WHAT_TASKS);
+  auto tasks = PeekAt(channel, o.job, queue::v1::PEEK_WHAT_TASKS);
   if (!tasks.ok()) return Complain(tasks.status());
   // A task's id begins with the id of its group.
   std::erase_if(*tasks,
@@ -159,7 +147,7 @@ ExitCode PeekJob(const QueueOptions& o, const rpc::Channel& channel) {
                                    std::pair(queue::v1::PEEK_WHAT_TASKS, &answers.tasks),
                                    std::pair(queue::v1::PEEK_WHAT_BATCHES, &answers.batches),
                                    std::pair(queue::v1::PEEK_WHAT_PROMPTS, &answers.prompts)}) {
-    auto found = PeekRows(channel, o.job, what);
+    auto found = PeekAt(channel, o.job, what);
     if (!found.ok()) return Complain(found.status());
     *rows = *std::move(found);
   }
@@ -188,7 +176,7 @@ ExitCode CheckJob(const QueueOptions& o, const rpc::Channel& channel) {
     const auto stats = GetStats(channel, o.job);
     if (!stats.ok()) return Complain(stats.status());
     ledger = stats->ledger();
-    const auto rows = PeekRows(channel, o.job, queue::v1::PEEK_WHAT_VIOLATIONS);
+    const auto rows = PeekAt(channel, o.job, queue::v1::PEEK_WHAT_VIOLATIONS);
     if (!rows.ok()) return Complain(rows.status());
     for (const PeekRow& row : *rows)
       damage.push_back(Json::parse(row.json(), nullptr, false).value("rule", row.json()));

@@ -30,6 +30,23 @@ std::vector<RowRef> RowsFrom(const nlohmann::json& json) {
   }
   return rows;
 }
+
+nlohmann::json ToJson(const std::map<uint32_t, Lineage::Generation>& lineage) {
+  nlohmann::json out = nlohmann::json::array();
+  for (const auto& [name, generation] : lineage)
+    out.push_back({name, generation.rewards, generation.steps});
+  return out;
+}
+
+std::map<uint32_t, Lineage::Generation> LineageFrom(const nlohmann::json& json) {
+  std::map<uint32_t, Lineage::Generation> lineage;
+  for (const auto& generation : json) {
+    Lineage::Generation& out = lineage[generation.at(0)];
+    out.rewards = generation.at(1).get<std::map<std::string, std::string>>();
+    out.steps = generation.at(2).get<std::vector<std::pair<int64_t, int64_t>>>();
+  }
+  return lineage;
+}
 }  // namespace
 
 std::string CanonicalBytes(const std::vector<FrozenGroup>& groups) {
@@ -79,6 +96,7 @@ std::string EncodeCursor(const Cursor& cursor) {
       {"again", ToJson(cursor.prompts.again)},
       {"quarantined", ToJson(cursor.prompts.quarantined)},
       {"live", ToJson(cursor.live)},
+      {"lineage", ToJson(cursor.lineage)},
   }
       .dump();
 }
@@ -115,6 +133,7 @@ absl::StatusOr<Cursor> DecodeCursor(const std::string& text) {
     cursor.prompts.again = RowsFrom(json.at("again"));
     cursor.prompts.quarantined = RowsFrom(json.at("quarantined"));
     cursor.live = RowsFrom(json.at("live"));
+    cursor.lineage = LineageFrom(json.value("lineage", nlohmann::json::array()));
     if (cursor.version < 0 || cursor.ledger.hash.size() != 32)
       return bad("its version is below 0, or its ledger hash has not 32 bytes");
     return cursor;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "services/queue/core/lineage.h"
 #include "services/queue/core/prompts.h"
 #include "services/queue/core/types.h"
 
@@ -64,6 +65,7 @@ struct Cursor {
   Prompts::Progress prompts;
   // Prompts that were drawn and whose groups are neither trained below K nor dropped.
   std::vector<RowRef> live;
+  std::map<uint32_t, Lineage::Generation> lineage;
 };
 
 std::string EncodeCursor(const Cursor& cursor);

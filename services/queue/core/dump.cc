@@ -107,8 +107,18 @@ struct Access {
   }
   template <typename Archive>
   static void Fields(Archive& archive, MaybeConst<TaskQueue::DeadLetter> auto& letter) {
-    auto& [ref, row, task, worker, cause, at, readmitted] = letter;
-    archive(ref, row, task, worker, cause, at, readmitted);
+    auto& [ref, row, task, worker, cause, at, why, generation, state] = letter;
+    archive(ref, row, task, worker, cause, at, why, generation, state);
+  }
+  template <typename Archive>
+  static void Fields(Archive& archive, MaybeConst<Lineage::Generation> auto& generation) {
+    auto& [rewards, steps] = generation;
+    archive(rewards, steps);
+  }
+  template <typename Archive>
+  static void Fields(Archive& archive, MaybeConst<Lineage> auto& lineage) {
+    auto& [generations] = lineage;
+    archive(generations);
   }
   template <typename Archive>
   static void Fields(Archive& archive, MaybeConst<TaskQueue::Key> auto& key) {
@@ -121,8 +131,8 @@ struct Access {
   static void Fields(Archive& archive, MaybeConst<Job> auto& job) {
     auto& [options, spec, set, revision, phase, queue_incarnation, space, share_bytes, restored,
            restore_answer, replay_end, ledger, counters, staleness, prompts, leases, caller_part,
-           engine_part, group_part, task_part, batch_part, parked_part, admission, failure_part,
-           now, effects] = job;
+           engine_part, group_part, task_part, batch_part, lineage, parked_part, admission,
+           failure_part, now, effects] = job;
     auto& [listed, fence, trainer_incarnation, kept, caller_counters] = caller_part;
     auto& [ttl, max_span, engines, published, reached, branch] = engine_part;
     auto& [group_spec, groups, next_ordinal, slots, open, unheld, accepted, by_row, reserved_bytes,
@@ -143,7 +153,7 @@ struct Access {
     archive(overdue, stalling, admission, batches, freed_rows, reserved_bytes, stored_bytes,
             share_bytes);
     archive(ledger, counters, staleness, rejected_in_a_row, rejected_of_source, starved, unusable,
-            unscorable, failure, calls, now);
+            unscorable, failure, calls, lineage, now);
   }
 };
 

@@ -119,6 +119,9 @@ struct LeaseTasks {
   std::vector<Room> rooms;
   uint32_t generation = 0;
   absl::Duration wait = absl::Seconds(30);
+  // Generations by which the worker can still score, but to which no group is pinned any more.
+  std::vector<uint32_t> earlier;
+  std::map<std::string, std::string> rewards;  // Name and version of each, of `generation`.
 };
 struct TaskGrant {
   Id16 id;
@@ -134,11 +137,13 @@ struct TaskGrant {
   uint32_t round = 0;
   uint32_t tries = 0;  // Left, this one included.
   absl::Duration deadline;
+  uint32_t generation = 0;  // By which it is to be scored.
 };
 struct LeaseTasksAnswer {
   bool repeat = false;
   std::vector<TaskGrant> tasks;
   std::optional<WaitEdge> edge;
+  std::vector<uint32_t> unused;  // Of `earlier`: no group has scores of it to come.
 };
 
 struct Renew {

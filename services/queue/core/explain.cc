@@ -194,7 +194,8 @@ WaitEdge Explainer::EdgeOfTask(const Group& group, uint32_t index, uint32_t t, I
   }
 
   edge.on = {NodeKind::kDaemon, "reward", "reward"};
-  const std::string of = group.generation ? absl::StrCat(" of generation ", *group.generation) : "";
+  const std::string of =
+      group.generation ? absl::StrCat(" of generation ", GenerationName(*group.generation)) : "";
   edge.cause = absl::StrCat("no reward", of, " has taken task ", name, " (pool ",
                             spec_.tasks[t].pool, ") for ", FormatAge(edge.since), before);
   edge.next = "the next reward that asks for tasks takes it";

@@ -151,10 +151,11 @@ bool Explainer::DescribeTasks(const std::string& owner, const std::vector<TaskPr
     } else if (task.state == TaskState::kWaiting) {
       edge.cause = "it waits for fields that other tasks write";
     } else {
-      edge.cause =
-          absl::StrCat("no reward worker",
-                       group.generation ? absl::StrCat(" of generation ", *group.generation) : "",
-                       " took it from pool ", spec_.tasks[t].pool, " for ", age);
+      edge.cause = absl::StrCat(
+          "no reward worker",
+          group.generation ? absl::StrCat(" of generation ", GenerationName(*group.generation))
+                           : "",
+          " took it from pool ", spec_.tasks[t].pool, " for ", age);
     }
     if (!task.cause.empty()) absl::StrAppend(&edge.cause, "; before: ", task.cause);
     edge.next = task.lease ? "its result, or its lease ends" : "a reward worker asks for work";

@@ -21,6 +21,7 @@
 #include "services/queue/core/failures.h"
 #include "services/queue/core/group_table.h"
 #include "services/queue/core/leases.h"
+#include "services/queue/core/lineage.h"
 #include "services/queue/core/parked_calls.h"
 #include "services/queue/core/prompts.h"
 #include "services/queue/core/reads.h"
@@ -218,7 +219,13 @@ class Job {
   void OnLeaseTasks(const Event& event, const LeaseTasks& input);
   std::optional<Reply> TryLeaseTasks(const Caller& caller, const LeaseTasks& input);
   TaskGrant GrantTask(const Caller& caller, const TaskQueue::Key& key);
+  std::vector<uint32_t> FindUnused(const std::vector<uint32_t>& earlier) const;
   void RescoreAbandoned();
+
+  // job_peek.cc
+  // What becomes of the letter's prompt, in words.
+  std::string FateOf(const TaskQueue::DeadLetter& letter) const;
+  std::vector<PeekRow> PeekLineage() const;
 
   // job_retask.cc
   absl::StatusOr<RetaskAnswer> OnRetask(const Caller& caller, const Retask& input);
@@ -302,6 +309,7 @@ class Job {
   GroupTable groups_;
   TaskQueue tasks_;
   BatchLine batches_;
+  Lineage lineage_;
   ParkedCalls parked_;
   AdmissionWindow admission_;
   Failures failures_;

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <optional>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -55,7 +57,13 @@ absl::Status Job::ApplyBatch(const Caller& caller, const queue::Apply& input) {
   CountApplied(*batch, 1);
   ledger_.hash = batch->hash;
   engines_.RaiseReached(callers_.trainer_incarnation(), batches_.version());
-  for (const FrozenGroup& frozen : batch->groups) failures_.NoteTrained(frozen.row);
+  std::set<uint32_t> generations;
+  for (const FrozenGroup& frozen : batch->groups) {
+    failures_.NoteTrained(frozen.row);
+    const std::optional<uint32_t> generation = groups_.Find(frozen.id)->generation;
+    if (generation) generations.insert(*generation);
+  }
+  lineage_.NoteStep(input.k, generations);
   if (admission_.CountStep(now_, {.ess = input.ess, .kl = input.kl}))
     failures_.RaiseAlarm("max_staleness_too_small", admission_.MakeAdvice());
   effects_->watch = true;
@@ -124,7 +132,9 @@ std::string Job::MakeCursor() const {
                 .ledger = ledger_,
                 .next_group = groups_.next_ordinal(),
                 .incarnation = callers_.trainer_incarnation(),
-                .prompts = prompts_.progress()};
+                .prompts = prompts_.progress(),
+                .live = {},
+                .lineage = lineage_.Until(batches_.version())};
   for (const Group* group : groups_.OldestFirst()) {
     const bool trained =
         group->state == GroupState::kInBatch && batches_.Find(group->batch)->applied;

@@ -120,6 +120,7 @@ void Job::CompleteGroup(const Group& group) {
     return DropGroup(group, "filtered");
   }
   failures_.NoteAccepted(group.row);
+  tasks_.MarkScored(group.row);
   groups_.Accept(group, now_);
 }
 

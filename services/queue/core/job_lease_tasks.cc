@@ -26,7 +26,8 @@ void Job::OnLeaseTasks(const Event& event, const LeaseTasks& input) {
                                     "no pool has room for a task"));
   }
 
-  tasks_.SetGeneration(caller.worker, input.generation, now_);
+  tasks_.SetGenerations(caller.worker, input.generation, input.earlier, now_);
+  lineage_.NoteRewards(input.generation, input.rewards);
   RescoreAbandoned();
   Park(event, input.wait, input);
 }
@@ -38,14 +39,28 @@ std::optional<Reply> Job::TryLeaseTasks(const Caller& caller, const LeaseTasks& 
   LeaseTasksAnswer answer;
   for (const Room& room : input.rooms) {
     for (uint32_t n = 0; n < room.count; ++n) {
-      const std::optional<TaskQueue::Key> key = tasks_.TakeNext(room.pool, input.generation);
+      const std::optional<TaskQueue::Key> key =
+          tasks_.TakeNext(room.pool, input.generation, input.earlier);
       if (!key) break;
       answer.tasks.push_back(GrantTask(caller, *key));
     }
   }
-  if (answer.tasks.empty()) return std::nullopt;
+  answer.unused = FindUnused(input.earlier);
+  // A worker that waits for tasks of earlier generations alone is told at once that none will come.
+  if (answer.tasks.empty() && answer.unused.empty()) return std::nullopt;
   callers_.KeepAnswer(caller, input.request, answer);
   return answer;
+}
+
+// Those to which no open group is pinned. Groups that are complete have their scores.
+std::vector<uint32_t> Job::FindUnused(const std::vector<uint32_t>& earlier) const {
+  std::vector<uint32_t> unused = earlier;
+  for (const auto& [slot, ordinal] : groups_.open()) {
+    if (unused.empty()) break;
+    const Group& group = groups_.at(ordinal);
+    if (group.generation) std::erase(unused, *group.generation);
+  }
+  return unused;
 }
 
 TaskGrant Job::GrantTask(const Caller& caller, const TaskQueue::Key& key) {
@@ -60,7 +75,8 @@ TaskGrant Job::GrantTask(const Caller& caller, const TaskQueue::Key& key) {
                   .lease = lease,
                   .round = task.round,
                   .tries = task.tries,
-                  .deadline = spec.deadline};
+                  .deadline = spec.deadline,
+                  .generation = group.generation.value_or(0)};
 
   // A group's task reads all that it needs of each sealed member.
   if (key.member == kWholeGroup) {
@@ -94,11 +110,17 @@ TaskGrant Job::GrantTask(const Caller& caller, const TaskQueue::Key& key) {
 // now.
 void Job::RescoreAbandoned() {
   for (const ParkedCalls::Call& call : parked_.calls()) {
-    if (const auto* input = std::get_if<LeaseTasks>(&call.input))
-      tasks_.NoteGenerationCall(input->generation, now_);
+    const auto* const input = std::get_if<LeaseTasks>(&call.input);
+    if (input == nullptr) continue;
+    tasks_.NoteGenerationCall(input->generation, now_);
+    for (const uint32_t other : input->earlier) tasks_.NoteGenerationCall(other, now_);
   }
   const std::vector<bool> all(spec_.tasks.size(), true);
-  for (uint64_t ordinal : tasks_.FindAbandoned(now_)) RescoreGroup(groups_.at(ordinal), all);
+  for (uint64_t ordinal : tasks_.FindAbandoned(now_)) {
+    // Without a task that was begun there is no round to repeat; it only has to be let go.
+    const Group& group = groups_.at(ordinal);
+    if (!RescoreGroup(group, all)) tasks_.PinGeneration(group, std::nullopt);
+  }
 }
 
 }  // namespace sluice::queue

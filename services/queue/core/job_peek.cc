@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/digest.h"
 #include "services/queue/core/job.h"
@@ -63,11 +64,16 @@ nlohmann::json RowJson(const RowRef& row, const Spec& spec) {
           {"occurrence", row.occurrence}};
 }
 
+nlohmann::json GenerationJson(const std::optional<uint32_t>& generation) {
+  return generation ? nlohmann::json(GenerationName(*generation)) : nlohmann::json();
+}
+
 PeekRow PeekGroup(const Group& group, const Spec& spec, Instant now, bool text) {
   nlohmann::json members = nlohmann::json::array();
   for (const GroupMember& member : group.members)
     members.push_back(MemberJson(group, member, now, text));
   nlohmann::json json = {{"row", RowJson(group.row, spec)},
+                         {"generation", GenerationJson(group.generation)},
                          {"slot", group.slot},
                          {"batch", group.batch},
                          {"members", members}};
@@ -75,7 +81,8 @@ PeekRow PeekGroup(const Group& group, const Spec& spec, Instant now, bool text) 
   return {.node = {NodeKind::kGroup, group.id.hex(), ""},
           .state = Name(group.state),
           .age = now - group.since,
-          .json = AsText(json)};
+          .json = AsText(json),
+          .generation = group.generation};
 }
 
 PeekRow PeekTask(const Group& group, uint32_t m, size_t t, const Spec& spec, Instant now) {
@@ -88,16 +95,25 @@ PeekRow PeekTask(const Group& group, uint32_t m, size_t t, const Spec& spec, Ins
           .state = Name(task.state),
           .worker = task.lease ? task.worker : "",
           .age = now - task.since,
-          .json = AsText(json)};
+          .json = AsText(json),
+          .generation = group.generation};
 }
 
-PeekRow PeekDeadLetter(const TaskQueue::DeadLetter& letter, const Spec& spec, Instant now) {
-  const nlohmann::json json = {{"row", RowJson(letter.row, spec)}, {"cause", letter.cause}};
+// `prompt`: what becomes of the letter's prompt.
+PeekRow PeekDeadLetter(const TaskQueue::DeadLetter& letter, const std::string& prompt,
+                       const Spec& spec, Instant now) {
+  const bool tried = letter.why == TaskQueue::DeadLetter::Why::kOutOfTries;
+  const nlohmann::json json = {{"row", RowJson(letter.row, spec)},
+                               {"cause", letter.cause},
+                               {"why", tried ? "out_of_tries" : "unscorable"},
+                               {"generation", GenerationJson(letter.generation)},
+                               {"prompt", prompt}};
   return {.node = {NodeKind::kTask, absl::StrCat(letter.ref.str(), "/", letter.task), ""},
           .state = "dead_letter",
           .worker = letter.worker,
           .age = now - letter.at,
-          .json = AsText(json)};
+          .json = AsText(json),
+          .generation = letter.generation};
 }
 
 PeekRow PeekBatch(const Batch& batch, const LeaseEntry* lease, Instant now) {
@@ -138,7 +154,7 @@ std::vector<PeekRow> Job::Peek(PeekWhat what, const std::string& state, Instant 
         }
       }
       for (const TaskQueue::DeadLetter& letter : tasks_.dead_letters())
-        add(PeekDeadLetter(letter, spec_, now));
+        add(PeekDeadLetter(letter, FateOf(letter), spec_, now));
       break;
     case PeekWhat::kBatches:
       for (const auto& [k, batch] : batches_.batches())
@@ -156,6 +172,49 @@ std::vector<PeekRow> Job::Peek(PeekWhat what, const std::string& state, Instant 
              .json = AsText({{"rule", broken}})});
       }
       break;
+    case PeekWhat::kLineage:
+      for (PeekRow& row : PeekLineage()) add(std::move(row));
+      break;
+  }
+  return rows;
+}
+
+std::string Job::FateOf(const TaskQueue::DeadLetter& letter) const {
+  const auto same = [&](const RowRef& row) {
+    return row.source == letter.row.source && row.index == letter.row.index;
+  };
+  if (letter.state == TaskQueue::DeadLetter::State::kScored) return "scored since";
+  if (letter.row.source == RowRef::kOutside) return "came from outside";
+  if (prompts_.IsQuarantined(letter.row)) return "quarantined";
+  if (absl::c_any_of(prompts_.progress().again, same)) return "waits to be drawn";
+  return groups_.OrdinalsOfRow(letter.row).empty() ? "given up" : "being sampled";
+}
+
+// A row for each generation that has scored groups or has workers.
+std::vector<PeekRow> Job::PeekLineage() const {
+  std::map<uint32_t, std::map<std::string, int64_t>> groups;  // By generation and state.
+  for (const Group* group : groups_.OldestFirst()) {
+    if (group->generation) ++groups[*group->generation][Name(group->state)];
+  }
+  std::map<uint32_t, Lineage::Generation> lineage = lineage_.Until(batches_.version());
+  for (const auto& [name, unused] : groups) lineage.try_emplace(name);
+
+  std::vector<PeekRow> rows;
+  for (const auto& [name, generation] : lineage) {
+    const std::vector<std::string> workers = tasks_.FindWorkers(name, /*earlier=*/false),
+                                   ending = tasks_.FindWorkers(name, /*earlier=*/true);
+    if (generation.steps.empty() && workers.empty() && ending.empty() && !groups.contains(name))
+      continue;
+    const nlohmann::json json = {{"rewards", generation.rewards},
+                                 {"steps", generation.steps},
+                                 {"groups", groups[name]},
+                                 {"workers", workers.empty() ? ending : workers}};
+    rows.push_back({.node = {NodeKind::kVersion, GenerationName(name), ""},
+                    .state = !workers.empty()  ? "in_use"
+                             : !ending.empty() ? "ending"
+                                               : "past",
+                    .json = AsText(json),
+                    .generation = name});
   }
   return rows;
 }

@@ -34,6 +34,14 @@ absl::Status BadField(const std::string& task, absl::string_view what) {
                absl::StrCat("task ", task, " ", what));
 }
 
+// Whether the field `reward_gen`, one U32, is this generation.
+bool IsOfGeneration(const Field& field, const std::optional<uint32_t>& generation) {
+  uint32_t value = 0;
+  if (field.bytes.lost() || field.bytes.size != sizeof value) return field.bytes.lost();
+  std::memcpy(&value, field.bytes.view().data(), sizeof value);
+  return generation == value;
+}
+
 // Whether the status says what is wrong with the row: any answer to it would get this status.
 bool IsFaultOfRow(absl::string_view status) { return status == "bad_row" || status == "no_part"; }
 
@@ -122,6 +130,11 @@ absl::Status Job::CheckResult(const Group& group, const LeaseEntry& entry,
     if (reward == nullptr || reward->dtype != static_cast<int>(Dtype::kF64) ||
         reward->bytes.size != sizeof(double)) {
       return BadField(spec.name, absl::StrCat("ended without task_reward, one F64, of member ", m));
+    }
+    const Field* const generation = FindField(staged, m, "reward_gen");
+    if (generation != nullptr && !IsOfGeneration(*generation, group.generation)) {
+      return BadField(spec.name, absl::StrCat("has a reward_gen of member ", m,
+                                              " that is not the generation of its group"));
     }
     const Field* const tokens = FindField(staged, m, "rew_tok");
     if (tokens != nullptr) SLUICE_RETURN_IF_ERROR(CheckTokenRewards(spec, group, m, *tokens));
@@ -219,7 +232,7 @@ void Job::FinishTask(const Group& group, uint32_t index, uint32_t t) {
                                           info == nullptr ? "" : info->bytes.view());
     // The text may be any bytes. It is escaped, because it is shown to people, and in JSON.
     cause = absl::CHexEscape(text.substr(0, kCauseBytes));
-    tasks_.SetCause(group, index, t, cause);
+    tasks_.NoteUnscorable(group, index, t, whose, cause, now_);
     row_at_fault |= IsFaultOfRow(field.bytes.view());
     if (whose == kWholeGroup) return DropUnscorable(group, cause, row_at_fault);
     if (group.members[whose].state != MemberState::kDropped) unscorable.push_back(whose);

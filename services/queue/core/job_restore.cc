@@ -131,6 +131,7 @@ absl::Status Job::RestoreLost(const Cursor& cursor) {
   for (const RowRef& row : cursor.live) prompts_.Return(row);
   groups_.SetNextOrdinal(cursor.next_group);
   batches_.Begin(cursor.version, cursor.ledger.hash);
+  lineage_.Reset(cursor.lineage);
   return absl::OkStatus();
 }
 

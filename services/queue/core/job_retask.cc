@@ -86,7 +86,8 @@ uint32_t Job::ReadmitPrompts(const std::vector<GroupId>& groups) {
     const TaskQueue::DeadLetter& letter = tasks_.dead_letters()[i];
     const bool meant = groups.empty() || absl::c_linear_search(groups, letter.ref.group);
     if (meant) named.insert({letter.row.source, letter.row.index});
-    if (!meant || letter.readmitted || letter.row.source == RowRef::kOutside) continue;
+    const bool open = letter.state == TaskQueue::DeadLetter::State::kOpen;
+    if (!meant || !open || letter.row.source == RowRef::kOutside) continue;
     tasks_.MarkReadmitted(i);
 
     // There is nothing to do for a prompt that waits to be drawn or has a group already. A prompt

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,12 +48,13 @@ struct StatsAnswer {
   std::string advice;
 };
 
-enum class PeekWhat { kGroups = 1, kTasks, kBatches, kPrompts, kViolations };
+enum class PeekWhat { kGroups = 1, kTasks, kBatches, kPrompts, kViolations, kLineage };
 struct PeekRow {
   Node node;
   std::string state, worker;
   absl::Duration age;
   std::string json;
+  std::optional<uint32_t> generation;  // Of the rewards that score it.
 };
 
 }  // namespace sluice::queue

@@ -177,15 +177,21 @@ void TaskQueue::StartNextRound(const Group& group, uint32_t index, uint32_t t, I
 
 // Leasing. ----------------------------------------------------------------------------------------
 
-std::optional<TaskQueue::Key> TaskQueue::TakeNext(const std::string& pool, uint32_t generation) {
-  // The oldest group's task comes next, of those pinned to this generation and those not pinned.
-  const auto fresh = ready_.find({pool, std::nullopt}), pinned = ready_.find({pool, generation});
-  if (fresh == ready_.end() && pinned == ready_.end()) return std::nullopt;
-  const bool take_fresh =
-      pinned == ready_.end() ||
-      (fresh != ready_.end() && *fresh->second.begin() < *pinned->second.begin());
-  const Key key = *(take_fresh ? fresh : pinned)->second.begin();
+std::optional<TaskQueue::Key> TaskQueue::TakeNext(const std::string& pool, uint32_t generation,
+                                                  const std::vector<uint32_t>& earlier) {
+  // The oldest group's task comes next, of those not pinned and those pinned to one of these.
+  std::optional<Key> next;
+  const auto consider = [&](std::optional<uint32_t> pinned) {
+    const auto tasks = ready_.find({pool, pinned});
+    if (tasks != ready_.end() && (!next || *tasks->second.begin() < *next))
+      next = *tasks->second.begin();
+  };
+  consider(std::nullopt);
+  consider(generation);
+  for (const uint32_t other : earlier) consider(other);
+  if (!next) return std::nullopt;
 
+  const Key key = *next;
   SLUICE_CHECK(EraseReady(key));
   const Group& group = groups_->at(key.group);
   if (!group.generation) PinGeneration(group, generation);
@@ -214,8 +220,10 @@ void TaskQueue::StageFields(const Group& group, uint32_t index, uint32_t t, Stag
   GetMutable(group, index, t).staged = std::move(staged);
 }
 
-void TaskQueue::SetCause(const Group& group, uint32_t index, uint32_t t, const std::string& cause) {
+void TaskQueue::NoteUnscorable(const Group& group, uint32_t index, uint32_t t, uint32_t whose,
+                               const std::string& cause, Instant now) {
   GetMutable(group, index, t).cause = cause;
+  AddDeadLetter(group, index, t, whose, cause, now).why = DeadLetter::Why::kUnscorable;
 }
 
 TaskQueue::StagedFields TaskQueue::FinishTask(const Group& group, uint32_t index, uint32_t t,
@@ -244,16 +252,32 @@ bool TaskQueue::Retry(const Group& group, uint32_t index, uint32_t t, bool use_t
   }
 
   task.state = TaskState::kDead;
+  AddDeadLetter(group, index, t, index, cause, now);
+  return false;
+}
+
+TaskQueue::DeadLetter& TaskQueue::AddDeadLetter(const Group& group, uint32_t index, uint32_t t,
+                                                uint32_t whose, const std::string& cause,
+                                                Instant now) {
   TrajectoryRef ref{.group = group.id};
-  if (index != kWholeGroup) ref = {group.id, index, group.members[index].attempt};
+  if (whose != kWholeGroup) ref = {group.id, whose, group.members[whose].attempt};
+  if (dead_letters_.size() >= kDeadLettersKept) dead_letters_.pop_front();
   dead_letters_.push_back({.ref = ref,
                            .row = group.row,
                            .task = spec_.tasks[t].name,
-                           .worker = task.worker,
+                           .worker = Find(group, index, t).worker,
                            .cause = cause,
-                           .at = now});
-  if (dead_letters_.size() > kDeadLettersKept) dead_letters_.pop_front();
-  return false;
+                           .at = now,
+                           .generation = group.generation});
+  return dead_letters_.back();
+}
+
+void TaskQueue::MarkScored(const RowRef& row) {
+  if (row.source == RowRef::kOutside) return;  // These have no place in the data.
+  for (DeadLetter& letter : dead_letters_) {
+    if (letter.row.source == row.source && letter.row.index == row.index)
+      letter.state = DeadLetter::State::kScored;
+  }
 }
 
 void TaskQueue::PinGeneration(const Group& group, std::optional<uint32_t> generation) {
@@ -297,14 +321,27 @@ Instant TaskQueue::NextWake(Instant now) const {
 
 // Generations. ------------------------------------------------------------------------------------
 
-void TaskQueue::SetGeneration(const std::string& worker, uint32_t generation, Instant now) {
-  generations_[worker] = generation;
-  NoteGenerationCall(generation, now);
+void TaskQueue::SetGenerations(const std::string& worker, uint32_t generation,
+                               const std::vector<uint32_t>& earlier, Instant now) {
+  std::vector<uint32_t>& mine = generations_[worker];
+  mine = {generation};
+  mine.insert(mine.end(), earlier.begin(), earlier.end());
+  for (const uint32_t each : mine) NoteGenerationCall(each, now);
 }
 
 void TaskQueue::NoteWorkerCall(const std::string& worker, Instant now) {
   const auto it = generations_.find(worker);
-  if (it != generations_.end()) NoteGenerationCall(it->second, now);
+  if (it == generations_.end()) return;
+  for (const uint32_t each : it->second) NoteGenerationCall(each, now);
+}
+
+std::vector<std::string> TaskQueue::FindWorkers(uint32_t generation, bool earlier) const {
+  std::vector<std::string> workers;
+  for (const auto& [worker, theirs] : generations_) {
+    const auto it = absl::c_find(theirs, generation);
+    if (it != theirs.end() && (it != theirs.begin()) == earlier) workers.push_back(worker);
+  }
+  return workers;
 }
 
 void TaskQueue::NoteCallOfEachGeneration(Instant now) {

@@ -35,13 +35,24 @@ class TaskQueue {
     uint32_t member = 0, task = 0;
     auto operator<=>(const Key&) const = default;
   };
-  // A task that ran out of tries.
+  // An answer, or a whole group, that got no score.
   struct DeadLetter {
+    enum class Why {
+      kOutOfTries,  // No try of its task gave a result.
+      kUnscorable,  // The reward says that it cannot be scored (reward_status).
+    };
+    enum class State {
+      kOpen,
+      kReadmitted,  // Retask has let its prompt be drawn again.
+      kScored,      // A group of its prompt was scored nevertheless.
+    };
     TrajectoryRef ref;
     RowRef row;
     std::string task, worker, cause;
     Instant at;
-    bool readmitted = false;
+    Why why = Why::kOutOfTries;
+    std::optional<uint32_t> generation;
+    State state = State::kOpen;
   };
   // Fields with their owners: a member, or kWholeGroup.
   using StagedFields = std::vector<std::pair<uint32_t, Field>>;
@@ -77,14 +88,17 @@ class TaskQueue {
 
   // Leasing. -------------------------------------------------------------------------------------
 
-  // Removes the ready task that comes next for a worker of this generation from the queue, and pins
-  // its group to the generation. GrantLease has to follow. None: nothing is ready.
-  std::optional<Key> TakeNext(const std::string& pool, uint32_t generation);
+  // Removes the ready task that comes next for a worker from the queue. A group that is not pinned
+  // yet is pinned to `generation` then; of `earlier` generations the worker gets tasks only of
+  // groups that are pinned to them. GrantLease has to follow. None: nothing is ready.
+  std::optional<Key> TakeNext(const std::string& pool, uint32_t generation,
+                              const std::vector<uint32_t>& earlier = {});
   Lease GrantLease(const Key& key, const Caller& caller, Instant now);
   // The worker wrote these fields so far. They are visible once the task is finished.
   void StageFields(const Group& group, uint32_t index, uint32_t t, StagedFields staged);
-  // Why the task could not score.
-  void SetCause(const Group& group, uint32_t index, uint32_t t, const std::string& cause);
+  // The task's result says that it cannot score this member, or (kWholeGroup) the group.
+  void NoteUnscorable(const Group& group, uint32_t index, uint32_t t, uint32_t whose,
+                      const std::string& cause, Instant now);
   // The worker's result is complete. Returns the fields it staged.
   StagedFields FinishTask(const Group& group, uint32_t index, uint32_t t, Instant now);
   // The try gave no result, and its lease has ended. `use_try`: it counts as a try. True: the task
@@ -107,8 +121,9 @@ class TaskQueue {
 
   // Generations. ---------------------------------------------------------------------------------
 
-  // The worker asks for tasks as one of this generation.
-  void SetGeneration(const std::string& worker, uint32_t generation, Instant now);
+  // The worker asks for tasks as one of this generation, and of earlier ones.
+  void SetGenerations(const std::string& worker, uint32_t generation,
+                      const std::vector<uint32_t>& earlier, Instant now);
   // The worker renewed its leases.
   void NoteWorkerCall(const std::string& worker, Instant now);
   // A worker of this generation has called, or its call is parked now.
@@ -119,8 +134,17 @@ class TaskQueue {
   // while workers of another one do.
   std::set<uint64_t> FindAbandoned(Instant now) const;
 
+  // Workers that last asked as ones of this generation; with `earlier`, of it as an earlier one.
+  std::vector<std::string> FindWorkers(uint32_t generation, bool earlier) const;
+
+  // Dead letters. --------------------------------------------------------------------------------
+
   const std::deque<DeadLetter>& dead_letters() const { return dead_letters_; }
-  void MarkReadmitted(size_t letter) { dead_letters_[letter].readmitted = true; }
+  void MarkReadmitted(size_t letter) {
+    dead_letters_[letter].state = DeadLetter::State::kReadmitted;
+  }
+  // A group of this row was scored.
+  void MarkScored(const RowRef& row);
 
  private:
   friend struct Access;                                              // dump.cc
@@ -144,6 +168,9 @@ class TaskQueue {
   bool EraseReady(const Key& key);
   void EraseQueued(const Key& key, const TaskProgress& task);
   Instant AbandonedAt(uint32_t generation, Instant now) const;
+  // A dead letter of this member or group; the caller fills in the rest.
+  DeadLetter& AddDeadLetter(const Group& group, uint32_t index, uint32_t t, uint32_t whose,
+                            const std::string& cause, Instant now);
 
   const Spec& spec_;
   GroupTable* const groups_;
@@ -154,8 +181,9 @@ class TaskQueue {
   // TaskProgress::not_before is still to come, by that time.
   std::map<ReadyKey, std::set<Key>> ready_;
   std::set<std::pair<Instant, Key>> delayed_;
-  std::deque<DeadLetter> dead_letters_;          // The last 1000.
-  std::map<std::string, uint32_t> generations_;  // Of each reward worker.
+  std::deque<DeadLetter> dead_letters_;  // The last 1000.
+  // Of each reward worker: the one that it scores by, and then earlier ones.
+  std::map<std::string, std::vector<uint32_t>> generations_;
   std::map<uint32_t, Instant> generation_seen_;  // When a worker of it called last.
 };
 

@@ -26,6 +26,8 @@ GroupId GroupId::From(const Id16& id) {
 
 std::string GroupId::brief() const { return absl::StrFormat("%x:%02x", incarnation, ordinal); }
 
+std::string GenerationName(uint32_t generation) { return absl::StrFormat("%08x", generation); }
+
 std::string TrajectoryRef::str() const {
   return member ? absl::StrCat(group.hex(), "/", *member, "/", attempt) : group.hex();
 }

@@ -237,6 +237,9 @@ struct Record {
   bool last = false;
 };
 
+// The name of a generation of the rewards (see TaskQueue) for people: eight hex digits.
+std::string GenerationName(uint32_t generation);
+
 // A run of a member's tokens. Place 0 is the first token of the prompt.
 struct TokenRun {
   uint64_t first = 0;

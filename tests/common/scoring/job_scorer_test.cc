@@ -21,6 +21,9 @@ TEST(JobScorerTest, ProgramsAndJudgesHavePoolsOfTheirOwn) {
   EXPECT_EQ(TaskPoolOf(RewardOf({"exact"})), "cpu");
   EXPECT_EQ(TaskPoolOf(RewardOf({"exact", "code"})), "sandbox");
   EXPECT_EQ(TaskPoolOf(RewardOf({"code", "judge"})), "io");
+  job::v1::Reward candidate = RewardOf({"exact", "plugin"});
+  candidate.mutable_rewards(1)->set_shadow("exact");
+  EXPECT_EQ(TaskPoolOf(candidate), "cpu") << "no task waits for a candidate";
 }
 
 TEST(JobScorerTest, TheToolchainsArePartOfTheGenerationOfPrograms) {

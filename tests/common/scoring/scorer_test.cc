@@ -276,11 +276,45 @@ TEST(ScorerTest, ARuleOfAGroupGetsAllAnswersAtOnceAndTheOthersOneByOne) {
   EXPECT_EQ(scores[2].status, "plugin_error");
 }
 
+TEST(ScorerTest, ACandidateHasNoPartInTheRewardAndInItsGeneration) {
+  RewardRule candidate = Letters("candidate");
+  candidate.shadow = "right";
+  const auto with = Scorer::Make({Exact("right"), candidate}, Combine::kSum);
+  const auto without = Scorer::Make({Exact("right")}, Combine::kSum);
+  ASSERT_EQ(with.status(), absl::OkStatus());
+  EXPECT_EQ(with->generation(), without->generation());
+  const Score score = with->Run({.text = "aab"}, {{"answer", "b"}}, "x");
+  EXPECT_EQ(score.task_reward, 0);
+  EXPECT_THAT(score.parts, ElementsAre(0));
+  EXPECT_THAT(with->RunRule("candidate", {{.text = "aab"}}, {{"answer", "b"}}, "x"),
+              ElementsAre(std::optional<double>(2.0 / 3)));
+  EXPECT_THAT(with->RunRule("none", {{.text = "aab"}}, {{"answer", "b"}}, "x"), ElementsAre());
+
+  candidate.gate = true;
+  EXPECT_FALSE(Scorer::Make({Exact("right"), candidate}, Combine::kSum).ok());
+  candidate.gate = false;
+  EXPECT_FALSE(Scorer::Make({Exact("other"), candidate}, Combine::kSum).ok());
+  EXPECT_FALSE(Scorer::Make({candidate}, Combine::kSum).ok());
+}
+
+TEST(ScorerTest, EachRewardHasAVersionOfItsOwn) {
+  RewardRule plugin = PluginRule();
+  const auto versions = [&](const std::string& files) {
+    return Scorer::Make({Exact("right"), plugin}, Combine::kSum,
+                        {.plugins = {{plugin.args.dump(), files}}})
+        ->versions();
+  };
+  EXPECT_EQ(versions("a").at("right"), versions("b").at("right"));
+  EXPECT_NE(versions("a").at("mine"), versions("b").at("mine"));
+  EXPECT_EQ(versions("a").at("mine").size(), 8u);
+}
+
 TEST(ScorerTest, TheGenerationFollowsThePluginsFilesAndGranularity) {
   const auto generation = [](bool groups, const std::string& plugins) {
     RewardRule rule = PluginRule();
     rule.scores_groups = groups;
-    return Scorer::Make({rule}, Combine::kSum, {.plugins = plugins})->generation();
+    return Scorer::Make({rule}, Combine::kSum, {.plugins = {{rule.args.dump(), plugins}}})
+        ->generation();
   };
   EXPECT_EQ(generation(false, "a"), generation(false, "a"));
   EXPECT_NE(generation(false, "a"), generation(false, "b"));

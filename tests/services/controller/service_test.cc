@@ -40,7 +40,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
-// Answers SetJob, Stats and Release, and remembers what it was told.
+// Answers SetJob, Stats, Retask and Release, and remembers what it was told.
 class FakeQueue : public queue::v1::QueueService::CallbackService {
  public:
   grpc::ServerUnaryReactor* SetJob(grpc::CallbackServerContext* context,
@@ -70,6 +70,15 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
     return Finish(context);
   }
 
+  grpc::ServerUnaryReactor* Retask(grpc::CallbackServerContext* context,
+                                   const queue::v1::RetaskRequest* request,
+                                   queue::v1::RetaskResponse* response) override {
+    response->set_count(3);
+    MutexLock lock(&mu_);
+    retask_ = *request;
+    return Finish(context);
+  }
+
   grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
                                     const queue::v1::ReleaseRequest* request,
                                     queue::v1::ReleaseResponse*) override {
@@ -88,6 +97,11 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
   queue::v1::SetJobRequest last() {
     MutexLock lock(&mu_);
     return last_;
+  }
+
+  queue::v1::RetaskRequest retask() {
+    MutexLock lock(&mu_);
+    return retask_;
   }
 
   std::vector<queue::v1::Phase> phases() {
@@ -114,6 +128,7 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
   CondVar changed_;
   absl::Status refusal_ ABSL_GUARDED_BY(mu_);
   queue::v1::SetJobRequest last_ ABSL_GUARDED_BY(mu_);
+  queue::v1::RetaskRequest retask_ ABSL_GUARDED_BY(mu_);
   std::vector<queue::v1::Phase> phases_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> released_ ABSL_GUARDED_BY(mu_);
 };
@@ -616,6 +631,32 @@ TEST_F(ServiceTest, AVerbOrFieldThatIsNotBuiltIsRefusedByName) {
   request.set_verb(job::v1::VERB_PAUSE);
   request.set_keep_warm(true);
   EXPECT_THAT(refusal(request), HasSubstr("keep_warm of PAUSE"));
+}
+
+TEST_F(ServiceTest, RescoreAndReadmitArePassedOnToTheQueue) {
+  const std::string job = Submit(Spec("digits"))->job();
+  job::v1::ControlRequest request;
+  job::v1::ControlResponse response;
+  request.set_job("digits");
+  request.set_verb(job::v1::VERB_RESCORE);
+  request.set_generation(0x7c1f09aa);
+  EXPECT_EQ(ReasonOf(rpc::Call(*channel_, request, &response)), "NOT_YET") << "no queue has it";
+
+  StartFleet();
+  WaitFor(job, job::v1::JOB_STATE_RUNNING);
+  ASSERT_EQ(rpc::Call(*channel_, request, &response), absl::OkStatus());
+  EXPECT_EQ(response.count(), 3u);
+  EXPECT_EQ(response.status().name(), "digits");
+  EXPECT_EQ(queue_.retask().mode(), queue::v1::RETASK_MODE_RESCORE);
+  EXPECT_EQ(queue_.retask().generation(), 0x7c1f09aau);
+
+  request.set_verb(job::v1::VERB_READMIT);
+  request.add_groups(std::string(16, 'g'));
+  ASSERT_EQ(rpc::Call(*channel_, request, &response), absl::OkStatus());
+  EXPECT_EQ(queue_.retask().mode(), queue::v1::RETASK_MODE_READMIT);
+  EXPECT_EQ(queue_.retask().groups(0), std::string(16, 'g'));
+  request.set_groups(0, "short");
+  EXPECT_EQ(rpc::Call(*channel_, request, &response).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(ServiceTest, ADeletedJobIsGoneAlsoForThoseWhoWatchIt) {

@@ -98,7 +98,8 @@ class WorkerTest : public testing::Test {
     options.worker = "reward-0";
     worker_ = std::make_unique<Worker>(
         std::move(options), *rpc::Connect(served_.server->address(), {rpc::Role::kQueue}),
-        std::move(scorer), Metrics(), [this](absl::Status why) { failed_.Push(why); });
+        std::make_shared<const Scorer>(std::move(scorer)), Metrics(),
+        [this](absl::Status why) { failed_.Push(why); });
   }
 
   // The server's threads fill these, so they are destroyed after it.
@@ -106,6 +107,9 @@ class WorkerTest : public testing::Test {
   Handed<queue::v1::ReleaseRequest> releases_;
   Handed<std::string> scored_;
   Handed<absl::Status> failed_;
+  Handed<queue::v1::LeaseTasksRequest> calls_;
+  Handed<std::pair<std::string, uint32_t>> put_;  // Lease and generation.
+  Handed<int> scoring_, go_;
   Served served_;
   std::unique_ptr<Worker> worker_;
 };
@@ -362,6 +366,92 @@ TEST_F(WorkerTest, AJudgeWithoutBudgetStopsTheLeasingAndTheReasonIsShown) {
   EXPECT_EQ(edges[0].cause(), "reward-0 scores nothing: judge strict has used 7 tokens");
   spent = false;
   EXPECT_EQ(scored_.Pop(), "lease 0");
+}
+
+// Generations. ------------------------------------------------------------------------------------
+
+uint32_t GenerationPut(const common::v1::Record& record) {
+  for (const common::v1::Field& field : record.fields()) {
+    if (field.name() != "reward_gen") continue;
+    uint32_t generation = 0;
+    std::memcpy(&generation, field.inline_().data(), sizeof generation);
+    return generation;
+  }
+  return 0;
+}
+
+TEST_F(WorkerTest, GroupsOfAnEarlierGenerationAreEndedByItUntilThereAreNone) {
+  const auto make = [](const char* name) {
+    return std::make_shared<const Scorer>(
+        *Scorer::Make({{.name = name, .verifier = "exact"}}, Combine::kSum));
+  };
+  const std::shared_ptr<const Scorer> old = make("old"), fresh = make("fresh");
+  const uint32_t before = old->generation(), after = fresh->generation();
+
+  // The queue answers each call when the test has looked at it.
+  served_.queue.on_lease_tasks = [this](const queue::v1::LeaseTasksRequest& request) {
+    calls_.Push(request);
+    go_.Pop();
+  };
+  served_.queue.on_put = [this](FakeQueue::PutStreamEnd& stream, const queue::v1::PutHeader& header,
+                                const std::string&) {
+    for (const common::v1::Record& record : header.records())
+      put_.Push({record.lease(), GenerationPut(record)});
+    stream.Ack(header.seq());
+  };
+  queue::v1::Task begun = TaskOf(0, true), fresh_task = TaskOf(1, true);
+  begun.set_generation(before);
+  fresh_task.set_generation(after);
+  Lease({begun});
+  queue::v1::LeaseTasksResponse last;
+  *last.add_tasks() = fresh_task;
+  last.add_unused(before);
+  served_.queue.task_leases.push_back(last);
+  Lease({fresh_task});
+
+  served_.Start();
+  StartWith(*old, {});
+  queue::v1::LeaseTasksRequest call = calls_.Pop();
+  EXPECT_EQ(call.generation(), before);
+  EXPECT_EQ(call.earlier_size(), 0);
+  ASSERT_EQ(call.rewards_size(), 1);
+  EXPECT_EQ(call.rewards(0).name(), "old");
+  EXPECT_EQ(call.rewards(0).version(), old->versions().at("old"));
+
+  worker_->UseScorer(fresh);
+  go_.Push(0);
+  EXPECT_EQ(put_.Pop(), std::pair(std::string("lease 0"), before));
+  call = calls_.Pop();
+  EXPECT_EQ(call.generation(), after);
+  EXPECT_THAT(call.earlier(), ElementsAre(before));
+
+  go_.Push(0);
+  EXPECT_EQ(put_.Pop(), std::pair(std::string("lease 1"), after));
+  call = calls_.Pop();
+  EXPECT_EQ(call.earlier_size(), 0) << "nobody needs it any more";
+  EXPECT_THAT(worker_->generations(), ElementsAre(after));
+  for (int i = 0; i < 100; ++i) go_.Push(0);
+}
+
+TEST_F(WorkerTest, AGenerationWhosePluginsAreGoneIsNotAskedFor) {
+  served_.queue.on_lease_tasks = [this](const queue::v1::LeaseTasksRequest& request) {
+    calls_.Push(request);
+  };
+  Lease({TaskOf(0, true)});
+  Worker::Options options{.can_score = [](uint32_t) { return false; }};
+  options.on_scored = [this](const std::shared_ptr<const Scorer>&, const ScoredAnswers& scored) {
+    EXPECT_EQ(scored.answers.at(0).text, "42");
+    EXPECT_THAT(scored.scores.at("right"), ElementsAre(std::optional<double>(1)));
+    scoring_.Push(0);
+    go_.Pop();
+  };
+  Start(std::move(options));
+  calls_.Pop();
+  scoring_.Pop();  // Now there is no call, so that the next one is by the new scorer.
+  worker_->UseScorer(std::make_shared<const Scorer>(
+      *Scorer::Make({{.name = "fresh", .verifier = "exact"}}, Combine::kSum)));
+  go_.Push(0);
+  EXPECT_EQ(calls_.Pop().earlier_size(), 0);
 }
 
 }  // namespace

@@ -149,6 +149,29 @@ const Case kCases[] = {
     {"a plug-in without its function",
      "reward.rewards=[{name: q, verifier: plugin, args: {verl: DIR/none.py}}]", kRefused,
      "which names no function; wanted: FILE.py:FUNCTION"},
+    {"a plug-in that is loaded anew in a word of ours",
+     "reward.rewards=[{name: q, verifier: plugin, args: {verl: DIR/reward.py:score, reload: no}}]",
+     kRefused, "reload is \"no\"; wanted: auto or manual"},
+    {"a deterministic job whose rewards would change",
+     "run.deterministic=true queue.max_staleness=0 queue.admission.oversample=0 "
+     "reward.rewards=[{name: q, verifier: plugin, args: {verl: DIR/reward.py:score, reload: "
+     "auto}}]",
+     kRefused, "but run.deterministic needs rewards that never change"},
+    {"a candidate for a reward that is none",
+     "reward.rewards=[{name: q, verifier: exact}, {name: r, verifier: gsm8k, shadow: p}]", kRefused,
+     "reward.rewards.1.shadow is \"p\", which is no reward that counts; name one of q"},
+    {"candidates alone", "reward.rewards=[{name: r, verifier: gsm8k, shadow: r}]", kRefused,
+     "which is no reward that counts; there is none"},
+    {"a candidate that is a gate",
+     "reward.rewards=[{name: q, verifier: exact}, {name: r, verifier: gsm8k, shadow: q, gate: "
+     "true}]",
+     kRefused, "reward.rewards.1.gate is true, but this reward is a candidate"},
+    {"a candidate with a weight",
+     "reward.rewards=[{name: q, verifier: exact}, {name: r, verifier: gsm8k, shadow: q, weight: "
+     "2}]",
+     kRefused, "reward.rewards.1.weight is 2, but this reward is a candidate"},
+    {"a candidate",
+     "reward.rewards=[{name: q, verifier: exact}, {name: r, verifier: gsm8k, shadow: q}]", kRight},
     {"a reward of whole groups, which are cut short",
      "reward.rewards=[{name: q, verifier: plugin, args: {trl: DIR/r.py:f}, granularity: group}] "
      "queue.straggler.policy=shrink",

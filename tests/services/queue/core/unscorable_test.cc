@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "tests/services/queue/core/harness.h"
 
 // Answers that cannot be scored, and jobs in which none can be.
@@ -199,6 +201,83 @@ TEST(CheckTest, AChoiceThatIsUnsetIsRefusedByName) {
   rows.rows_only = true;
   rows.statistic = static_cast<Statistic>(0);
   EXPECT_TRUE(Job::CheckSpec(rows).ok()) << "supervised rows have no use for it";
+}
+
+// Dead letters. -----------------------------------------------------------------------------------
+
+class DeadLetterTest : public testing::Test {
+ protected:
+  // The dead letters as Peek shows them, oldest first.
+  std::vector<nlohmann::json> Dead() {
+    std::vector<nlohmann::json> dead;
+    for (const PeekRow& row : h_.job().Peek(PeekWhat::kTasks, "dead_letter", h_.now)) {
+      dead.push_back(nlohmann::json::parse(row.json));
+      dead.back()["id"] = row.node.id;
+      dead.back()["worker"] = row.worker;
+    }
+    return dead;
+  }
+  uint32_t Readmit(std::vector<GroupId> groups = {}) {
+    return h_
+        .Call<RetaskAnswer>({"controller", 0},
+                            Retask{.mode = RetaskMode::kReadmit, .groups = std::move(groups)})
+        ->count;
+  }
+
+  Harness h_;
+};
+
+TEST_F(DeadLetterTest, AnAnswerThatCannotBeScoredIsOneWithItsCauseAndGeneration) {
+  h_.Start();
+  ASSERT_TRUE(PlayUnscorable(h_, "plugin_error"));
+  const auto dead = Dead();
+  ASSERT_THAT(dead, SizeIs(1));
+  EXPECT_THAT(dead[0]["id"].get<std::string>(), testing::EndsWith("/0/1/reward"));
+  EXPECT_EQ(dead[0]["why"], "unscorable");
+  EXPECT_EQ(dead[0]["cause"], "plugin_error: the gold is null");
+  EXPECT_EQ(dead[0]["generation"], "00000000");
+  EXPECT_EQ(dead[0]["worker"], "w1");
+  EXPECT_EQ(dead[0]["row"]["source"], "digits");
+  EXPECT_EQ(dead[0]["prompt"], "waits to be drawn") << "its group was re-issued";
+}
+
+TEST_F(DeadLetterTest, ItSaysWhatBecomesOfItsPromptUntilThatIsScored) {  // reissues = 1
+  h_.Start();
+  ASSERT_TRUE(PlayUnscorable(h_, "plugin_error"));
+  h_.SampleAll(h_.Rollout(), *h_.Admitted(2), {1, 0});
+  EXPECT_EQ(Dead()[0]["prompt"], "being sampled");
+  h_.ScoreAll();
+  EXPECT_EQ(Dead()[0]["prompt"], "scored since");
+  EXPECT_EQ(Readmit(), 0u) << "there is nothing to repeat";
+}
+
+TEST_F(DeadLetterTest, TheQuarantinedPromptsOfSomeGroupsAloneAreReadmitted) {
+  h_.Start();
+  ASSERT_TRUE(PlayUnscorable(h_));
+  ASSERT_TRUE(PlayUnscorable(h_));
+  const auto dead = Dead();
+  ASSERT_THAT(dead, SizeIs(2));
+  for (const nlohmann::json& letter : dead) EXPECT_EQ(letter["prompt"], "quarantined");
+
+  EXPECT_EQ(Readmit({{1, 1}}), 1u);
+  EXPECT_EQ(Dead()[0]["prompt"], "quarantined");
+  EXPECT_EQ(Dead()[1]["prompt"], "waits to be drawn");
+  EXPECT_EQ(Readmit({{1, 1}}), 0u) << "a repeat moves nothing";
+  EXPECT_EQ(h_.Admitted(2)->grants[0].row.ref.index, dead[1]["row"]["index"].get<uint64_t>());
+}
+
+TEST_F(DeadLetterTest, TheNewestThousandAreKept) {
+  Spec spec = SmallSpec();
+  spec.groups_per_step = 2000;
+  spec.quota_bytes = 1 << 30;
+  Harness h(spec, {5000});
+  h.check = false;
+  h.reload_each = 0;
+  h.Start();
+  for (int i = 0; i < 1010; ++i) ASSERT_TRUE(PlayUnscorable(h));
+  const auto rows = h.job().Peek(PeekWhat::kTasks, "dead_letter", h.now);
+  ASSERT_THAT(rows, SizeIs(1000));
+  EXPECT_EQ(rows[0].node.id.substr(0, 32), (GroupId{1, 10}).hex());
 }
 
 }  // namespace

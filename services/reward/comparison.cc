@@ -1,0 +1,44 @@
+#include "services/reward/comparison.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace sluice::reward {
+namespace {
+constexpr double kSame = 1e-6;  // Scores that differ by no more count as equal.
+}  // namespace
+
+void Comparison::Add(const ScoredAnswers& scored, const std::string& used, const Scorer& scorer,
+                     const std::string& candidate) {
+  const auto before = scored.scores.find(used);
+  if (before == scored.scores.end()) return;
+  const std::vector<std::optional<double>> after =
+      scorer.RunRule(candidate, scored.answers, scored.row, scored.source);
+  for (size_t i = 0; i < after.size() && i < before->second.size(); ++i) {
+    if (!before->second[i]) continue;
+    if (!after[i]) {
+      ++unscorable;
+      continue;
+    }
+    const double by = *after[i] - *before->second[i];
+    ++(std::abs(by) <= kSame ? equal : by > 0 ? higher : lower);
+    difference += by;
+    distance += std::abs(by);
+  }
+}
+
+std::string Comparison::Describe() const {
+  if (both() == 0 && unscorable == 0) return "no answer was scored yet to compare with";
+  std::string text =
+      absl::StrFormat("of %d answers %d have the same score, %d a higher and %d a lower one",
+                      both(), equal, higher, lower);
+  if (both() > 0)
+    absl::StrAppendFormat(&text, ", mean difference %+.4f",
+                          difference / static_cast<double>(both()));
+  if (unscorable > 0) absl::StrAppend(&text, "; ", unscorable, " more got none");
+  return text;
+}
+
+}  // namespace sluice::reward

@@ -1,0 +1,256 @@
+#include "services/reward/job_rewards.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/base/status_text.h"
+#include "common/log/log.h"
+#include "common/plugins/plugin_files.h"
+#include "common/scoring/job_scorer.h"
+
+namespace sluice::reward {
+namespace {
+
+// A new version of a plug-in is compared on so many of the newest answers. Larger answers are not
+// kept.
+constexpr size_t kNewestAnswers = 32, kLargestAnswer = 64 << 10;
+constexpr absl::Duration kNewStart = absl::Seconds(40);  // A new version has started by then.
+
+size_t SizeOf(const ScoredAnswers& scored) {
+  size_t bytes = scored.row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).size();
+  for (const Answer& answer : scored.answers) bytes += answer.text.size();
+  return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<JobRewards>> JobRewards::Make(Options options) {
+  auto rewards = absl::WrapUnique(new JobRewards(std::move(options)));
+  SLUICE_RETURN_IF_ERROR(rewards->Start());
+  return rewards;
+}
+
+JobRewards::JobRewards(Options options) : options_(std::move(options)) {}
+
+JobRewards::~JobRewards() { Stop(); }
+
+absl::Status JobRewards::Start() {
+  for (const job::v1::RewardEntry* const entry : PluginsOf(options_.reward)) {
+    SLUICE_ASSIGN_OR_RETURN(const nlohmann::json args, VerifierArgs(*entry));
+    SLUICE_ASSIGN_OR_RETURN(PluginSpec spec, ParsePluginSpec(args));
+    entries_.push_back({.name = entry->name(),
+                        .key = args.dump(),
+                        .spec = std::move(spec),
+                        .scores_groups = entry->granularity() == "group",
+                        .counts = !entry->has_shadow()});
+  }
+  auto plugins = std::make_shared<Plugins>();
+  for (const Entry& entry : entries_) {
+    std::shared_ptr<PluginHost>& plugin = (*plugins)[entry.key];
+    if (plugin != nullptr) continue;
+    // Noted before the version is taken, so that no change is missed.
+    SLUICE_ASSIGN_OR_RETURN(std::vector<std::string> files, PluginFiles(entry.spec));
+    const std::string stamps = FileStamps(files);
+    watched_[entry.key] = {.files = std::move(files), .stamps = stamps};
+    absl::StatusOr<std::shared_ptr<PluginHost>> started = StartPlugin(entry, /*again=*/false);
+    if (!started.ok()) return Annotate(started.status(), absl::StrCat("reward ", entry.name));
+    plugin = *std::move(started);
+  }
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const Scorer> scorer, MakeScorerOf(plugins));
+  if (!scorer->shadows().empty()) shadows_ = std::make_unique<Shadows>(options_.metrics);
+  SetVersion({.plugins = std::move(plugins), .scorer = std::move(scorer)});
+  if (!entries_.empty() && !options_.deterministic) thread_ = std::thread([this] { Run(); });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<PluginHost>> JobRewards::StartPlugin(const Entry& entry,
+                                                                    bool again) {
+  PluginHost::Options options{.job = options_.job_name,
+                              .name = entry.name,
+                              .spec = entry.spec,
+                              .scores_groups = entry.scores_groups,
+                              .launch = options_.launch,
+                              .folders = options_.folders};
+  if (again) {
+    options.first_tries = 1;
+    options.start_timeout = kNewStart;
+  } else if (entry.counts) {
+    options.on_broken = options_.on_broken;
+  } else {
+    options.on_broken = [this, name = entry.name](const absl::Status& why) {
+      Tell("shadow_broken",
+           absl::StrCat("candidate ", name, " is not compared: ", StatusText(why)));
+    };
+  }
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<PluginHost> host, PluginHost::Make(std::move(options)));
+
+  MutexLock lock(&mu_);
+  if (stopping_) return absl::CancelledError("the job's rewards are stopped");
+  std::erase_if(hosts_, [](const auto& other) { return other.expired(); });
+  hosts_.push_back(host);
+  return host;
+}
+
+absl::StatusOr<std::shared_ptr<const Scorer>> JobRewards::MakeScorerOf(
+    const std::shared_ptr<const Plugins>& plugins) const {
+  ScorerServices services;
+  for (const std::string& judge : JudgesOf(WithoutShadows(options_.reward)))
+    absl::StrAppend(&services.judges, options_.judges.at(judge)->Identity(), "\n");
+  services.ask_judge = [judges = options_.judges, stop = stop_](
+                           const std::string& judge, const std::string& system,
+                           const std::string& user, absl::Duration timeout) {
+    return judges.at(judge)->Ask(system, user, timeout, *stop);
+  };
+  for (const auto& [args, plugin] : *plugins) services.plugins[args] = plugin->version();
+  services.run_plugin = [plugins](const std::string& args, const std::vector<nlohmann::json>& items,
+                                  absl::Duration timeout) {
+    return plugins->at(args)->Score(items, timeout);
+  };
+  services.run_code = options_.sandboxes.run;
+  services.toolchains = options_.sandboxes.toolchains;
+  SLUICE_ASSIGN_OR_RETURN(Scorer scorer, MakeScorer(options_.reward, services));
+  return std::make_shared<const Scorer>(std::move(scorer));
+}
+
+// What is in use. ---------------------------------------------------------------------------------
+
+JobRewards::Version JobRewards::current() const {
+  MutexLock lock(&mu_);
+  return version_;
+}
+
+std::shared_ptr<const Scorer> JobRewards::scorer() const { return current().scorer; }
+
+void JobRewards::SetVersion(Version version) {
+  Version replaced;  // Its plug-ins may end with it, which waits, so without the lock.
+  std::function<void(std::shared_ptr<const Scorer>)> use;
+  {
+    MutexLock lock(&mu_);
+    std::erase_if(generations_, [](const auto& other) { return other.second.expired(); });
+    generations_[version.scorer->generation()] = version.plugins;
+    replaced = std::exchange(version_, version);
+    use = use_;
+  }
+  if (use) use(version.scorer);
+}
+
+void JobRewards::Follow(std::function<void(std::shared_ptr<const Scorer>)> use) {
+  {
+    MutexLock lock(&mu_);
+    use_ = use;
+  }
+  use(scorer());
+}
+
+absl::StatusOr<uint32_t> JobRewards::Capacity(uint32_t most) const {
+  const Version version = current();
+  for (const Entry& entry : entries_) {
+    if (!entry.counts) continue;
+    SLUICE_ASSIGN_OR_RETURN(const uint32_t capacity, version.plugins->at(entry.key)->Capacity());
+    most = std::min(most, capacity);
+  }
+  for (const std::string& name : JudgesOf(WithoutShadows(options_.reward))) {
+    const JudgeClient& judge = *options_.judges.at(name);
+    SLUICE_RETURN_IF_ERROR(judge.CheckReady());
+    most = std::min(most, judge.Capacity());
+  }
+  return most;
+}
+
+bool JobRewards::CanScore(uint32_t generation) const {
+  std::shared_ptr<const Plugins> plugins;
+  {
+    MutexLock lock(&mu_);
+    const auto it = generations_.find(generation);
+    if (it != generations_.end()) plugins = it->second.lock();
+  }
+  return plugins == nullptr || std::none_of(entries_.begin(), entries_.end(), [&](const auto& e) {
+           return e.counts && plugins->at(e.key)->is_over();
+         });
+}
+
+absl::Status JobRewards::broken() const {
+  const Version version = current();
+  for (const Entry& entry : entries_) {
+    if (entry.counts) SLUICE_RETURN_IF_ERROR(version.plugins->at(entry.key)->broken());
+  }
+  return absl::OkStatus();
+}
+
+void JobRewards::NoteScored(std::shared_ptr<const Scorer> scorer, ScoredAnswers scored) {
+  if (!entries_.empty() && SizeOf(scored) <= kLargestAnswer) {
+    MutexLock lock(&mu_);
+    newest_.push_back(scored);
+    size_t answers = 0;
+    for (const ScoredAnswers& other : newest_) answers += other.answers.size();
+    while (newest_.size() > 1 && answers - newest_.front().answers.size() >= kNewestAnswers) {
+      answers -= newest_.front().answers.size();
+      newest_.pop_front();
+    }
+  }
+  if (shadows_ != nullptr) shadows_->Add(std::move(scorer), std::move(scored));
+}
+
+void JobRewards::Describe(v1::DescribeResponse* out) const {
+  const Version version = current();
+  const std::map<std::string, Shadows::Result> shadows =
+      shadows_ == nullptr ? std::map<std::string, Shadows::Result>() : shadows_->results();
+  out->set_generation(version.scorer->generation());
+  MutexLock lock(&mu_);
+  for (const job::v1::RewardEntry& entry : options_.reward.rewards()) {
+    v1::Reward& reward = *out->add_rewards();
+    reward.set_name(entry.name());
+    reward.set_verifier(entry.verifier());
+    reward.set_version(version.scorer->versions().at(entry.name()));
+    if (const auto it = messages_.find(entry.name()); it != messages_.end())
+      reward.set_message(it->second);
+    if (!entry.has_shadow()) continue;
+
+    v1::Shadow& shadow = *reward.mutable_shadow();
+    shadow.set_of(entry.shadow());
+    const auto result = shadows.find(entry.name());
+    if (result == shadows.end()) continue;
+    const Comparison& comparison = result->second.comparison;
+    shadow.set_equal(comparison.equal);
+    shadow.set_higher(comparison.higher);
+    shadow.set_lower(comparison.lower);
+    shadow.set_unscorable(comparison.unscorable);
+    shadow.set_skipped(result->second.skipped);
+    shadow.set_difference(comparison.difference);
+    shadow.set_distance(comparison.distance);
+  }
+}
+
+void JobRewards::Stop() {
+  std::vector<std::weak_ptr<PluginHost>> hosts;
+  bool first = false;
+  {
+    MutexLock lock(&mu_);
+    first = !std::exchange(stopping_, true);
+    hosts = hosts_;
+  }
+  changed_.NotifyAll();
+  stop_->Trigger();
+  for (const std::weak_ptr<PluginHost>& host : hosts) {
+    if (const std::shared_ptr<PluginHost> running = host.lock()) running->Stop();
+  }
+  options_.sandboxes.Stop();
+  if (thread_.joinable()) thread_.join();
+  if (shadows_ == nullptr || !first) return;
+  shadows_->Stop();
+  // The counts end with this object, so the job's events keep them.
+  for (const auto& [name, result] : shadows_->results()) {
+    Tell("shadow_compared", absl::StrCat("candidate ", name, " of reward ", result.of, ": ",
+                                         result.comparison.Describe()));
+  }
+}
+
+void JobRewards::Tell(const char* code, std::string message) const {
+  log::Warning(code, {{"job_id", options_.job_name}, {"message", message}});
+  if (options_.on_event) options_.on_event(code, std::move(message));
+}
+
+}  // namespace sluice::reward
