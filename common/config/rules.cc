@@ -123,20 +123,6 @@ void CheckEval(const job::v1::JobSpec& spec, SpecProblems& check) {
     check.Require(scored || spec.reward().rewards().empty(), path + ".name", "\"", name,
                   "\" is in no reward's when.data_source, so nothing scores its answers; "
                   "give it the name of a source that has a reward, or add its name there");
-    for (const job::v1::RewardEntry& entry : spec.reward().rewards()) {
-      check.Require(entry.verifier() != "judge" || !AppliesTo(entry, name), path + ".name", "\"",
-                    name, "\" would be scored by the judge of reward ", entry.name(),
-                    ", but rollouts score evaluations, and they cannot ask a judge; limit that "
-                    "reward to other sources by its when.data_source");
-      check.Require(entry.verifier() != "code" || !AppliesTo(entry, name), path + ".name", "\"",
-                    name, "\" would be scored by the programs of reward ", entry.name(),
-                    ", but rollouts score evaluations, and they have no sandboxes; limit that "
-                    "reward to other sources by its when.data_source");
-      check.Require(entry.verifier() != "plugin" || !AppliesTo(entry, name), path + ".name", "\"",
-                    name, "\" would be scored by the plug-in of reward ", entry.name(),
-                    ", but rollouts score evaluations, and they run no plug-ins; limit that "
-                    "reward to other sources by its when.data_source");
-    }
   }
 }
 

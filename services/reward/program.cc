@@ -29,6 +29,19 @@ namespace {
 // jobs, is in judges.yaml.
 constexpr uint32_t kMostWaiting = 256;
 
+std::vector<rpc::CallerTable::Worker> CallersOf(const registry::v1::Assignment& assignment) {
+  std::vector<rpc::CallerTable::Worker> workers;
+  for (const common::v1::Worker& peer : assignment.peers())
+    workers.push_back({peer.id(), static_cast<rpc::Role>(peer.role()), peer.incarnation()});
+  return workers;
+}
+
+// How many answers of evaluations may be scored beside those of training, of which `waiting` may be
+// scored at a time.
+uint32_t MostOfEvaluations(const job::v1::JobSpec& spec, uint32_t waiting) {
+  return std::max(1u, static_cast<uint32_t>(waiting * spec.eval().share()));
+}
+
 const auto kNameOfEntry = [](std::string* out, const auto& entry) { out->append(entry.first); };
 
 // How many answers are worth waiting for these judges and plug-ins now.
@@ -86,7 +99,7 @@ RewardProgram::RewardProgram(const daemon::Host& host, Judges judges, PluginRigh
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })) {}
 RewardProgram::~RewardProgram() = default;
 
-std::vector<grpc::Service*> RewardProgram::services() { return {admin_.get()}; }
+std::vector<grpc::Service*> RewardProgram::services() { return {admin_.get(), scores_.service()}; }
 
 absl::Status RewardProgram::Start(const std::string& address, const std::string& ops) {
   if (host_.flags->controller.empty()) {
@@ -120,17 +133,19 @@ absl::Status RewardProgram::CheckReady() {
 // Handles a new list of assignments: starts the jobs that are new, ends those that are gone or
 // stopped, and restarts those whose queue has another address.
 void RewardProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& assignments) {
-  std::vector<Job> ended;  // Stopped without the lock, because that waits.
+  // By job id. Stopped without the lock, because that waits.
+  std::vector<std::pair<std::string, Job>> ended;
   std::vector<const registry::v1::Assignment*> fresh;
+  std::set<std::string> kept;
   {
     MutexLock lock(&mu_);
     if (draining_) return FollowQueues(assignments);
-    std::set<std::string> kept;
     for (const registry::v1::Assignment& assignment : assignments.jobs()) {
       if (assignment.phase() != registry::v1::ASSIGNMENT_PHASE_RUN || assignment.queues_size() == 0)
         continue;
 
       kept.insert(assignment.job());
+      callers_.SetJob(assignment.job(), CallersOf(assignment));
       const auto it = jobs_.find(assignment.job());
       if (it != jobs_.end() && it->second.queue == assignment.queues(0)) continue;
       if (it != jobs_.end() && it->second.worker != nullptr) {
@@ -139,7 +154,7 @@ void RewardProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& assi
         continue;
       }
       if (it != jobs_.end()) {
-        ended.push_back(std::move(it->second));
+        ended.emplace_back(it->first, std::move(it->second));
         jobs_.erase(it);
       }
       fresh.push_back(&assignment);
@@ -150,14 +165,15 @@ void RewardProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& assi
         ++it;
         continue;
       }
-      ended.push_back(std::move(it->second));
+      ended.emplace_back(it->first, std::move(it->second));
       link_->RemoveProgress(it->first);
       it = jobs_.erase(it);
     }
   }
 
-  for (const Job& job : ended) {
-    if (job.worker != nullptr) job.worker->Stop();
+  for (const auto& [id, job] : ended) {
+    StopJob(id, job);
+    if (!kept.contains(id)) callers_.RemoveJob(id);
   }
   ended.clear();
   for (const registry::v1::Assignment* const assignment : fresh) StartJob(*assignment);
@@ -223,6 +239,11 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
     ReportProgress(id, false, "failed", StatusText(status));
   } else {
     log::Info("job_started", {{"job_id", job.name}, {"generation", scorer->generation()}});
+    // Programs wait for sandboxes, of which there is one for each core.
+    const uint32_t waiting =
+        judges->empty() && job.plugins->empty() ? job.sandboxes.runs : kMostWaiting;
+    if (assignment.spec().eval().every_steps() > 0)
+      scores_.SetJob(id, *scorer, MostOfEvaluations(assignment.spec(), waiting));
     job.worker = std::make_unique<Worker>(
         Worker::Options{
             .job = id,
@@ -230,8 +251,7 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
             .worker = host_.flags->id,
             .incarnation = link_->incarnation(),
             .pool = TaskPoolOf(assignment.spec().reward()),
-            // Programs wait for sandboxes, of which there is one for each core.
-            .waiting = judges->empty() && job.plugins->empty() ? job.sandboxes.runs : kMostWaiting,
+            .waiting = waiting,
             .waits_for = !judges->empty()        ? "judge"
                          : !job.plugins->empty() ? "plug-in"
                                                  : "program",
@@ -264,7 +284,13 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
     }
   }
   // Drain() ran meanwhile and did not see this worker, so it is stopped here.
+  StopJob(id, job);
+}
+
+void RewardProgram::StopJob(const std::string& id, const Job& job) {
+  // The worker ends first: then scores that wait for judges, plug-ins or programs end soon.
   if (job.worker != nullptr) job.worker->Stop();
+  scores_.RemoveJob(id);
 }
 
 absl::Status RewardProgram::StartPlugins(const registry::v1::Assignment& assignment,
@@ -355,18 +381,16 @@ void RewardProgram::ReportProgress(const std::string& job, bool ready, const std
 }
 
 void RewardProgram::Drain() {
-  std::vector<Worker*> workers;
+  std::vector<std::pair<std::string, const Job*>> leaving;
   {
     MutexLock lock(&mu_);
     draining_ = true;
     leaving_.swap(jobs_);
-    for (const auto& [unused, job] : leaving_) {
-      if (job.worker != nullptr) workers.push_back(job.worker.get());
-    }
+    for (const auto& [id, job] : leaving_) leaving.emplace_back(id, &job);
   }
   // The controller hears of it first, so that it assigns no new job.
   if (link_ != nullptr) link_->SetDraining();
-  for (Worker* const worker : workers) worker->Stop();
+  for (const auto& [id, job] : leaving) StopJob(id, *job);
   if (link_ != nullptr) link_->Stop();
   // No assignment moves a worker's queue any more. Workers are destroyed without the lock.
   std::map<std::string, Job> ended;

@@ -137,12 +137,12 @@ const Case kCases[] = {
     {"an evaluation that needs a judge",
      "reward.rewards=[{name: q, verifier: judge, args: {judge: strict}}] eval.every_steps=10 "
      "eval.datasets=[{name: digits, path: DIR/rows.jsonl, prompt: digits, answer: digits}]",
-     kRefused, "would be scored by the judge of reward q, but rollouts score evaluations"},
+     kRight},
     {"an evaluation that needs a plug-in",
      "reward.rewards=[{name: q, verifier: plugin, args: {verl: DIR/reward.py:score}}] "
      "eval.every_steps=10 "
      "eval.datasets=[{name: digits, path: DIR/rows.jsonl, prompt: digits, answer: digits}]",
-     kRefused, "would be scored by the plug-in of reward q, but rollouts score evaluations"},
+     kRight},
     {"a plug-in without its file",
      "reward.rewards=[{name: q, verifier: plugin, args: {verl: DIR/none.py:score}}]", kRefused,
      "reward.rewards.0.args: there is no file "},
@@ -192,7 +192,7 @@ const Case kCases[] = {
     {"an evaluation that runs programs",
      "reward.rewards=[{name: tests, verifier: code}] eval.every_steps=10 "
      "eval.datasets=[{name: digits, path: DIR/rows.jsonl, prompt: digits, answer: digits}]",
-     kRefused, "would be scored by the programs of reward tests, but rollouts score evaluations"},
+     kRight},
     {"a profile", "profile=laptop", kRefused, "profiles are not in this build; use none"},
     {"adaptive sampling", "data.order.sampler=adaptive", kRefused,
      R"("adaptive" is not in this build; use uniform)"},
