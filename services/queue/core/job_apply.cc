@@ -55,7 +55,11 @@ absl::Status Job::ApplyBatch(const Caller& caller, const queue::Apply& input) {
   CountApplied(*batch, 1);
   ledger_.hash = batch->hash;
   engines_.RaiseReached(callers_.trainer_incarnation(), batches_.version());
-  for (const FrozenGroup& frozen : batch->groups) failures_.NoteTrained(frozen.row);
+  for (const FrozenGroup& frozen : batch->groups) {
+    failures_.NoteTrained(frozen.row);
+    prompts_.NoteTrained(ResultOf(*groups_.Find(frozen.id), input.k));
+  }
+  prompts_.NoteStep(input.k);
   if (admission_.CountStep(now_, {.ess = input.ess, .kl = input.kl}))
     failures_.RaiseAlarm("max_staleness_too_small", admission_.MakeAdvice());
   effects_->watch = true;
