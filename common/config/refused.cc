@@ -34,7 +34,6 @@ constexpr Refusal kRefused[] = {
      .but = "initial",
      .why = "a reference from a directory is not in this build",
      .instead = "use initial or none"},
-    {.path = "data.order.sampler", .words = "levels adaptive"},
     {.path = "rollout.engine.kind", .words = "sglang vllm"},
     {.path = "rollout.timeout",
      .why = "a time limit of one turn's generation is not in this build",

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "absl/algorithm/container.h"
@@ -124,21 +125,60 @@ void CheckEval(const job::v1::JobSpec& spec, SpecProblems& check) {
     check.Require(scored || spec.reward().rewards().empty(), path + ".name", "\"", name,
                   "\" is in no reward's when.data_source, so nothing scores its answers; "
                   "give it the name of a source that has a reward, or add its name there");
-    for (const job::v1::RewardEntry& entry : spec.reward().rewards()) {
-      check.Require(entry.verifier() != "judge" || !AppliesTo(entry, name), path + ".name", "\"",
-                    name, "\" would be scored by the judge of reward ", entry.name(),
-                    ", but rollouts score evaluations, and they cannot ask a judge; limit that "
-                    "reward to other sources by its when.data_source");
-      check.Require(entry.verifier() != "code" || !AppliesTo(entry, name), path + ".name", "\"",
-                    name, "\" would be scored by the programs of reward ", entry.name(),
-                    ", but rollouts score evaluations, and they have no sandboxes; limit that "
-                    "reward to other sources by its when.data_source");
-      check.Require(entry.verifier() != "plugin" || !AppliesTo(entry, name), path + ".name", "\"",
-                    name, "\" would be scored by the plug-in of reward ", entry.name(),
-                    ", but rollouts score evaluations, and they run no plug-ins; limit that "
-                    "reward to other sources by its when.data_source");
-    }
   }
+}
+
+// The highest reward that verifiers of this build can give; nothing if a plug-in may give more.
+std::optional<double> HighestReward(const job::v1::Reward& reward) {
+  double highest = 0;
+  for (const job::v1::RewardEntry& entry : reward.rewards()) {
+    if (entry.verifier() == "plugin" || reward.combine() != "sum") return std::nullopt;
+    highest += std::max(0.0, entry.weight());
+  }
+  return highest;
+}
+
+// Samplers that go by rewards.
+void CheckSampler(const job::v1::JobSpec& spec, SpecProblems& check) {
+  const job::v1::DataOrder& order = spec.data().order();
+  const std::string& sampler = order.sampler();
+  job::v1::DataOrder plain;
+  FillDefaults(&plain);
+  if (sampler != "levels") {
+    const auto require = [&](bool same, const char* key) {
+      check.Require(same, absl::StrCat("data.order.", key),
+                    "has an effect only with sampler: levels; leave it out");
+    };
+    require(order.level_up() == plain.level_up(), "level_up");
+    require(order.level_window() == plain.level_window(), "level_window");
+  }
+  if (sampler == "uniform") return;
+
+  check.Require(spec.kind() == "rl" && !spec.reward().rewards().empty(), "data.order.sampler",
+                "is ", sampler, ", which goes by rewards, and this job has none; use uniform");
+  check.Require(!order.has_epochs(), "data.order.epochs", "is ", order.epochs(),
+                ", but sampler: ", sampler,
+                " makes no passes over the data; leave it out, and set limits.max_steps");
+  if (sampler != "levels") return;
+
+  bool one_level = true;
+  for (int i = 0; i < spec.data().train_size(); ++i) {
+    const job::v1::DataSource& source = spec.data().train(i);
+    const auto& levels = source.generator().levels();
+    const std::set<uint32_t> different(levels.begin(), levels.end());
+    one_level = one_level && source.has_generator() && different.size() < 2;
+    check.Require(source.has_generator() || source.fields().contains("level"),
+                  absl::StrCat("data.train.", i, ".fields"),
+                  "names no column for level, by which data.order.sampler: levels orders the rows; "
+                  "add it, as in fields: {level: difficulty}, or use sampler: uniform");
+  }
+  check.Require(!one_level, "data.order.sampler",
+                "is levels, but each source has one level only; give a generator several, as in "
+                "levels: [1, 2, 3], or use uniform");
+  const std::optional<double> highest = HighestReward(spec.reward());
+  check.Require(!highest.has_value() || order.level_up() <= *highest, "data.order.level_up", "is ",
+                NumberText(order.level_up()), ", but no answer can earn more than ",
+                NumberText(highest.value_or(0)), ", so that no level would ever be left");
 }
 
 // Whether every answer gets reward 0, so that nothing could be learned.
@@ -403,6 +443,12 @@ void CheckDeterministic(const job::v1::JobSpec& spec, SpecProblems& check) {
                 "algorithm.advantage.duration_aware",
                 "is true, but run.deterministic needs false: no two runs take the same time");
   check.Require(
+      spec.data().order().sampler() == "uniform" ||
+          spec.algorithm().advantage().group_filter() != "signal",
+      "data.order.sampler", "is ", spec.data().order().sampler(),
+      ", but run.deterministic needs uniform, or no algorithm.advantage.group_filter: the "
+      "sampler goes by groups that are rejected, and these come in any order");
+  check.Require(
       spec.weights().kv_cache() == "recompute", "weights.kv_cache", "is ",
       spec.weights().kv_cache(),
       ", but run.deterministic needs recompute: a token that attends to keys and values of two "
@@ -574,6 +620,7 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
       "\", wants 1 to 63 lower-case letters, digits and dashes, and no dash at the start");
   CheckModel(spec, check);
   CheckSources(spec.data(), check);
+  CheckSampler(spec, check);
   CheckOptimizer(spec.trainer().optimizer(), check);
   CheckSchedule(spec, check);
   CheckEval(spec, check);

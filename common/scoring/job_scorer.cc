@@ -78,6 +78,15 @@ std::vector<const job::v1::RewardEntry*> PluginsOf(const job::v1::Reward& reward
   return plugins;
 }
 
+bool ScoresOutside(const job::v1::Reward& reward, absl::string_view source) {
+  return absl::c_any_of(reward.rewards(), [&](const job::v1::RewardEntry& entry) {
+    const auto& sources = entry.when().data_source();
+    const bool applies = sources.empty() || absl::c_linear_search(sources, source);
+    return applies && (entry.verifier() == "judge" || entry.verifier() == "plugin" ||
+                       entry.verifier() == "code");
+  });
+}
+
 bool ScoresGroups(const job::v1::Reward& reward) {
   return absl::c_any_of(reward.rewards(),
                         [](const auto& entry) { return entry.granularity() == "group"; });

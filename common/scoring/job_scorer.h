@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/scoring/scorer.h"
 
 namespace sluice::job::v1 {
@@ -36,6 +37,10 @@ std::vector<const job::v1::RewardEntry*> PluginsOf(const job::v1::Reward& reward
 // Whether an entry scores whole groups, candidates included. Then the reward's task is one of a
 // group.
 bool ScoresGroups(const job::v1::Reward& reward);
+
+// Whether a reward of this data source or dataset needs more than its own process: a judge, a
+// plug-in or a sandbox.
+bool ScoresOutside(const job::v1::Reward& reward, absl::string_view source);
 
 // How many of its timeouts a try of this entry can take: a judge or plug-in has one for each call,
 // and one for the wait before it. Of a candidate 0: no task waits for it.

@@ -15,7 +15,7 @@ namespace sluice {
 namespace {
 
 // Raise this with every change of a verifier's results.
-constexpr char kVerifiersVersion[] = "2";
+constexpr char kVerifiersVersion[] = "3";
 
 bool Applies(const RewardRule& rule, const std::string& data_source) {
   return rule.data_sources.empty() || std::find(rule.data_sources.begin(), rule.data_sources.end(),

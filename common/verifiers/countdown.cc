@@ -1,6 +1,7 @@
 #include "common/verifiers/countdown.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -164,7 +165,7 @@ struct Task {
 
 class Countdown : public Verifier {
  public:
-  Countdown(bool all, double valid) : all_(all), valid_(valid) {}
+  Countdown(bool all, double valid, double partial) : all_(all), valid_(valid), partial_(partial) {}
 
   absl::StatusOr<Verdict> Score(const Answer& answer, const nlohmann::json& row) const override {
     SLUICE_ASSIGN_OR_RETURN(const Task task, TaskOf(row));
@@ -182,13 +183,23 @@ class Countdown : public Verifier {
     const bool fits =
         all_ ? used == task.numbers
              : std::includes(task.numbers.begin(), task.numbers.end(), used.begin(), used.end());
-    if (!fits) return Verdict{.reason = "other_numbers"};
+    if (!fits) return Verdict{.score = partial_ * ShareUsed(used, task), .reason = "other_numbers"};
     if (*value == task.target) return Verdict{.score = 1, .reason = "right"};
     return Verdict{.score = valid_, .reason = "wrong"};
   }
   absl::Status CheckRow(const nlohmann::json& row) const override { return TaskOf(row).status(); }
 
  private:
+  // How many of the numbers are the task's, as a share of those of the task or of the expression,
+  // whichever are more: so an expression gains nothing by trying many. `used` is sorted.
+  static double ShareUsed(const std::vector<int64_t>& used, const Task& task) {
+    std::vector<int64_t> both;
+    std::set_intersection(used.begin(), used.end(), task.numbers.begin(), task.numbers.end(),
+                          std::back_inserter(both));
+    return static_cast<double>(both.size()) /
+           static_cast<double>(std::max(used.size(), task.numbers.size()));
+  }
+
   static absl::StatusOr<Task> TaskOf(const nlohmann::json& row) {
     Task task;
     const auto numbers = row.find("numbers");
@@ -216,7 +227,7 @@ class Countdown : public Verifier {
   }
 
   const bool all_;
-  const double valid_;
+  const double valid_, partial_;
 };
 
 }  // namespace
@@ -225,11 +236,17 @@ absl::StatusOr<std::unique_ptr<Verifier>> MakeCountdown(const nlohmann::json& ar
   ArgReader reader("countdown", args);
   const std::string use = reader.String("use", "all");
   const double valid = reader.Number("valid", 0, 0, 0.999);
+  const double partial = reader.Number("partial", 0, 0, 0.999);
   SLUICE_RETURN_IF_ERROR(reader.Finish());
+  if (partial > valid) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "countdown: args.partial is ", partial, ", but an expression of the right numbers with ",
+        "another value only gets args.valid, which is ", valid, "; wanted: at most that"));
+  }
   if (use != "all" && use != "subset")
     return absl::InvalidArgumentError(
         absl::StrCat("countdown: args.use is \"", use, "\", wanted: all or subset"));
-  return std::make_unique<Countdown>(use == "all", valid);
+  return std::make_unique<Countdown>(use == "all", valid, partial);
 }
 
 }  // namespace sluice

@@ -9,6 +9,8 @@ namespace sluice {
 //
 //   use    all (the default): each number exactly once; subset: each at most once
 //   valid  score of an expression that keeps the rules but has another value (0); in [0, 1)
+//   partial  score of an expression of other numbers (0), times the share of its numbers that are
+//            the row's, or of the row's that it has, whichever is less; at most `valid`
 //
 // The expression is the last <answer>, else the last \boxed{}, else the last line. Of a chain of
 // equalities its first side counts. It has + - * / ( ) and their Unicode twins, and is computed in

@@ -243,7 +243,12 @@ queue::v1::QueueSpec QueueSpecOf(const JobSpec& spec) {
   queue.set_token_bytes(TokenBytes(spec));
 
   AddSources(spec, &queue);
-  queue.set_sampler(queue::v1::SAMPLER_UNIFORM);
+  const job::v1::DataOrder& order = spec.data().order();
+  queue.set_sampler(order.sampler() == "levels"     ? queue::v1::SAMPLER_LEVELS
+                    : order.sampler() == "adaptive" ? queue::v1::SAMPLER_ADAPTIVE
+                                                    : queue::v1::SAMPLER_UNIFORM);
+  queue.set_level_up(order.level_up());
+  queue.set_level_window(order.level_window());
   queue.set_skip_bad_rows(spec.data().order().on_bad_row() == "skip");
   queue.set_epochs(spec.data().order().epochs());
   queue.set_max_rejected_steps(spec.algorithm().advantage().max_rejected_steps());

@@ -352,6 +352,7 @@ void ToProto(const DesiredState& desired, const Controller& core,
     to.set_rank(assignment.rank);
     to.set_world(assignment.world);
     to.set_rendezvous(assignment.rendezvous);
+    to.mutable_rewards()->Add(assignment.rewards.begin(), assignment.rewards.end());
   }
   for (const auto& [job, step] : desired.steps_stored) {
     registry::v1::StepStored& stored = *out->add_steps_stored();

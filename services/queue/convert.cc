@@ -116,6 +116,8 @@ absl::StatusOr<Spec> SpecFrom(const v1::QueueSpec& in) {
                             .fields = {source.fields().begin(), source.fields().end()}});
   }
   spec.sampler = static_cast<Sampler>(in.sampler());
+  spec.level_up = in.level_up();
+  spec.level_window = in.level_window();
   spec.epochs = in.epochs();
   spec.filter = static_cast<Filter>(in.filter());
   spec.max_rejected_steps = in.max_rejected_steps();

@@ -257,6 +257,7 @@ void ToProto(const StatsAnswer& answer, v1::StatsResponse* out) {
   out->mutable_length_ratio()->insert(answer.length_ratio.begin(), answer.length_ratio.end());
   out->mutable_acceptance()->insert(answer.acceptance.begin(), answer.acceptance.end());
   out->set_advice(answer.advice);
+  out->mutable_sampler()->Add(answer.sampler.begin(), answer.sampler.end());
   rpc::MakeTextValid(out);
 }
 

@@ -180,7 +180,7 @@ void QueueProgram::RaiseAlarm(const std::string& job, const Alarm& alarm) {
   if (link_ == nullptr) return;  // The daemon runs without a controller.
   common::v1::Event event;
   event.set_job(job);
-  event.set_severity(common::v1::SEVERITY_WARNING);
+  event.set_severity(alarm.is_news ? common::v1::SEVERITY_INFO : common::v1::SEVERITY_WARNING);
   event.set_code(alarm.code);
   event.set_message(alarm.message);
   link_->RaiseEvent(std::move(event));

@@ -16,6 +16,7 @@ using AlarmHandler = std::function<void(const Alarm& alarm)>;
 
 // Reads all data sources of a job. `alarm` is called for each source with rows that cannot be used
 // and are skipped. Errors are those of ReadDataset().
+// INVALID_ARGUMENT NO_LEVEL, TOO_MANY_ROWS: the job's sampler cannot work with these rows.
 absl::StatusOr<std::shared_ptr<const RowSource>> ReadRowSources(const std::string& job_name,
                                                                 const Spec& spec,
                                                                 const AlarmHandler& alarm);

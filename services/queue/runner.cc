@@ -90,8 +90,9 @@ void JobRunner::Apply(Event event, Finished* finished) {
   }
 
   for (const Alarm& alarm : effects.alarms) {
-    log::Warning("alarm",
-                 {{"job_id", options_.name}, {"code", alarm.code}, {"message", alarm.message}});
+    log::Write(alarm.is_news ? log::Level::kInfo : log::Level::kWarning,
+               alarm.is_news ? "news" : "alarm",
+               {{"job_id", options_.name}, {"code", alarm.code}, {"message", alarm.message}});
     if (options_.alarm) options_.alarm(alarm);
   }
 

@@ -155,7 +155,7 @@ void WatchStream::AddUpdate(const WatchUpdate& update) {
   for (const Alarm& alarm : update.alarms) {
     common::v1::Event& event = *next_.add_alarms();
     event.set_seq(update.sequence);
-    event.set_severity(common::v1::SEVERITY_ALARM);
+    event.set_severity(alarm.is_news ? common::v1::SEVERITY_INFO : common::v1::SEVERITY_ALARM);
     event.set_code(alarm.code);
     event.set_message(alarm.message);
     news = true;

@@ -28,6 +28,26 @@ namespace {
 // jobs, is in judges.yaml.
 constexpr uint32_t kMostWaiting = 256;
 
+std::vector<rpc::CallerTable::Worker> CallersOf(const registry::v1::Assignment& assignment) {
+  std::vector<rpc::CallerTable::Worker> workers;
+  for (const common::v1::Worker& peer : assignment.peers())
+    workers.push_back({peer.id(), static_cast<rpc::Role>(peer.role()), peer.incarnation()});
+  return workers;
+}
+
+// How many answers of training wait for judges, plug-ins or programs at a time. 0: for none.
+uint32_t MostWaiting(const job::v1::JobSpec& spec, const JobRewards& rewards) {
+  const std::string pool = TaskPoolOf(spec.reward());
+  // Programs wait for sandboxes, of which there is one for each core.
+  if (pool == "sandbox") return rewards.sandboxes().runs;
+  return pool == "io" ? kMostWaiting : 0;
+}
+
+// How many answers of evaluations may be scored beside those of training.
+uint32_t MostOfEvaluations(const job::v1::JobSpec& spec, const JobRewards& rewards) {
+  return std::max(1u, static_cast<uint32_t>(MostWaiting(spec, rewards) * spec.eval().share()));
+}
+
 const auto kNameOfEntry = [](std::string* out, const auto& entry) { out->append(entry.first); };
 
 }  // namespace
@@ -74,7 +94,9 @@ RewardProgram::RewardProgram(const daemon::Host& host, Judges judges, PluginRigh
           })) {}
 RewardProgram::~RewardProgram() = default;
 
-std::vector<grpc::Service*> RewardProgram::services() { return {admin_.get(), rewards_.get()}; }
+std::vector<grpc::Service*> RewardProgram::services() {
+  return {admin_.get(), rewards_.get(), scores_.service()};
+}
 
 absl::Status RewardProgram::Start(const std::string& address, const std::string& ops) {
   if (host_.flags->controller.empty()) {
@@ -108,17 +130,19 @@ absl::Status RewardProgram::CheckReady() {
 // Handles a new list of assignments: starts the jobs that are new, ends those that are gone or
 // stopped, and restarts those whose queue has another address.
 void RewardProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& assignments) {
-  std::vector<Job> ended;  // Stopped without the lock, because that waits.
+  // By job id. Stopped without the lock, because that waits.
+  std::vector<std::pair<std::string, Job>> ended;
   std::vector<const registry::v1::Assignment*> fresh;
+  std::set<std::string> kept;
   {
     MutexLock lock(&mu_);
     if (draining_) return FollowQueues(assignments);
-    std::set<std::string> kept;
     for (const registry::v1::Assignment& assignment : assignments.jobs()) {
       if (assignment.phase() != registry::v1::ASSIGNMENT_PHASE_RUN || assignment.queues_size() == 0)
         continue;
 
       kept.insert(assignment.job());
+      callers_.SetJob(assignment.job(), CallersOf(assignment));
       const auto it = jobs_.find(assignment.job());
       if (it != jobs_.end() && it->second.queue == assignment.queues(0)) continue;
       if (it != jobs_.end() && it->second.worker != nullptr) {
@@ -127,7 +151,7 @@ void RewardProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& assi
         continue;
       }
       if (it != jobs_.end()) {
-        ended.push_back(std::move(it->second));
+        ended.emplace_back(it->first, std::move(it->second));
         jobs_.erase(it);
       }
       fresh.push_back(&assignment);
@@ -138,14 +162,15 @@ void RewardProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& assi
         ++it;
         continue;
       }
-      ended.push_back(std::move(it->second));
+      ended.emplace_back(it->first, std::move(it->second));
       link_->RemoveProgress(it->first);
       it = jobs_.erase(it);
     }
   }
 
-  for (const Job& job : ended) {
-    if (job.worker != nullptr) job.worker->Stop();
+  for (const auto& [id, job] : ended) {
+    StopJob(id, job);
+    if (!kept.contains(id)) callers_.RemoveJob(id);
   }
   ended.clear();
   for (const registry::v1::Assignment* const assignment : fresh) StartJob(*assignment);
@@ -189,6 +214,10 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
               {{"job_id", job.name},
                {"generation",
                 absl::StrCat(absl::Hex(job.rewards->scorer()->generation(), absl::kZeroPad8))}});
+    if (assignment.spec().eval().every_steps() > 0) {
+      scores_.SetJob(id, *job.rewards->scorer(),
+                     MostOfEvaluations(assignment.spec(), *job.rewards));
+    }
     job.worker = StartWorker(assignment, *queue, job.rewards);
     ReportProgress(id, true, "scoring", "");
     // A plug-in that broke before this line has reported that already.
@@ -204,7 +233,13 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
     }
   }
   // Drain() ran meanwhile and did not see this worker, so it is stopped here.
+  StopJob(id, job);
+}
+
+void RewardProgram::StopJob(const std::string& id, const Job& job) {
+  // The worker ends first: then scores that wait for judges, plug-ins or programs end soon.
   if (job.worker != nullptr) job.worker->Stop();
+  scores_.RemoveJob(id);
 }
 
 std::unique_ptr<Worker> RewardProgram::StartWorker(const registry::v1::Assignment& assignment,
@@ -218,10 +253,7 @@ std::unique_ptr<Worker> RewardProgram::StartWorker(const registry::v1::Assignmen
       .worker = host_.flags->id,
       .incarnation = link_->incarnation(),
       .pool = pool,
-      // Programs wait for sandboxes, of which there is one for each core.
-      .waiting = pool == "io"        ? kMostWaiting
-                 : pool == "sandbox" ? rewards->sandboxes().runs
-                                     : 0,
+      .waiting = MostWaiting(assignment.spec(), *rewards),
       .waits_for = pool == "sandbox"                              ? "program"
                    : JudgesOf(assignment.spec().reward()).empty() ? "plug-in"
                                                                   : "judge",
@@ -242,7 +274,11 @@ std::unique_ptr<Worker> RewardProgram::StartWorker(const registry::v1::Assignmen
         // example that the queue no longer lists this worker, is for the controller to judge.
         ReportProgress(id, false, absl::IsAborted(why) ? "fenced" : "failed", StatusText(why));
       });
-  rewards->Follow([worker = worker.get()](std::shared_ptr<const Scorer> scorer) {
+  const bool evaluates = assignment.spec().eval().every_steps() > 0;
+  const uint32_t most = MostOfEvaluations(assignment.spec(), *rewards);
+  rewards->Follow([this, id, evaluates, most,
+                   worker = worker.get()](std::shared_ptr<const Scorer> scorer) {
+    if (evaluates) scores_.SetJob(id, *scorer, most);
     worker->UseScorer(std::move(scorer));
   });
   return worker;
@@ -333,18 +369,16 @@ void RewardProgram::ReportProgress(const std::string& job, bool ready, const std
 }
 
 void RewardProgram::Drain() {
-  std::vector<Worker*> workers;
+  std::vector<std::pair<std::string, const Job*>> leaving;
   {
     MutexLock lock(&mu_);
     draining_ = true;
     leaving_.swap(jobs_);
-    for (const auto& [unused, job] : leaving_) {
-      if (job.worker != nullptr) workers.push_back(job.worker.get());
-    }
+    for (const auto& [id, job] : leaving_) leaving.emplace_back(id, &job);
   }
   // The controller hears of it first, so that it assigns no new job.
   if (link_ != nullptr) link_->SetDraining();
-  for (Worker* const worker : workers) worker->Stop();
+  for (const auto& [id, job] : leaving) StopJob(id, *job);
   if (link_ != nullptr) link_->Stop();
   // No assignment moves a worker's queue any more. Workers are destroyed without the lock.
   std::map<std::string, Job> ended;

@@ -10,8 +10,10 @@
 #include "common/daemon/daemon.h"
 #include "common/judges/judge_client.h"
 #include "common/log/job_lines.h"
+#include "common/rpc/caller.h"
 #include "services/reward/job_rewards.h"
 #include "services/reward/sandboxes.h"
+#include "services/reward/score_service.h"
 #include "services/reward/worker.h"
 #include "sluice/admin/v1/admin.grpc.pb.h"
 
@@ -71,6 +73,8 @@ class RewardProgram : public daemon::Program {
   // Sets the job's progress at the controller.
   void ReportProgress(const std::string& job, bool ready, const std::string& phase,
                       const std::string& cause);
+  // Ends the job's work: the scores of its worker, and those of evaluations.
+  void StopJob(const std::string& id, const Job& job);
 
   // NOT_FOUND: a judge of the job is not in the judges file.
   absl::StatusOr<std::map<std::string, JudgeClient*>> FindJudges(
@@ -88,6 +92,7 @@ class RewardProgram : public daemon::Program {
   const Judges judges_;  // Outlives the workers, which ask them.
   Sandboxes sandboxes_;  // Outlives the workers, which run programs there.
   const std::unique_ptr<grpc::Service> admin_, rewards_;
+  rpc::CallerTable callers_;  // The daemons that may call this one, by job.
   std::unique_ptr<daemon::ControllerLink> link_;
 
   mutable Mutex mu_;
@@ -95,6 +100,7 @@ class RewardProgram : public daemon::Program {
   std::map<std::string, Job> jobs_ ABSL_GUARDED_BY(mu_);  // By job id.
   // Those that end because the daemon drains. They still send their scores.
   std::map<std::string, Job> leaving_ ABSL_GUARDED_BY(mu_);
+  ScoreServer scores_{&callers_};  // Destroyed before the jobs, whose plug-ins its threads use.
 };
 
 }  // namespace sluice::reward

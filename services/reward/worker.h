@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "common/base/mutex.h"
 #include "common/base/watchdog.h"
+#include "common/base/work_threads.h"
 #include "common/daemon/waits.h"
 #include "common/log/throttle.h"
 #include "common/queue_client/lease_keeper.h"
@@ -19,7 +20,6 @@
 #include "common/scoring/scorer.h"
 #include "services/reward/comparison.h"
 #include "services/reward/metrics.h"
-#include "services/reward/threads.h"
 #include "sluice/queue/v1/queue.pb.h"
 
 namespace sluice::reward {
@@ -157,7 +157,7 @@ class Worker {
   // Why the last score of a waiting thread could not be put.
   absl::Status unput_ ABSL_GUARDED_BY(mu_);
   Watchdog::Loop watched_{ProcessWatchdog(), "score"};
-  Threads waiting_;
+  WorkThreads waiting_;
   std::thread thread_;
 };
 

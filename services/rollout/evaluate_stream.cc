@@ -19,6 +19,14 @@ engine::v1::EvaluateResponse ToProto(const EvalResult& result) {
   out.set_tokens(result.tokens);
   out.set_reward(result.score_mean);
   out.mutable_pass()->insert(result.pass.begin(), result.pass.end());
+  const auto set = [](const Interval& interval, engine::v1::Interval* to) {
+    to->set_low(interval.low);
+    to->set_high(interval.high);
+  };
+  if (result.score_interval.has_value()) set(*result.score_interval, out.mutable_reward_interval());
+  for (const auto& [k, interval] : result.pass_interval)
+    set(interval, &(*out.mutable_pass_interval())[k]);
+  out.mutable_generations()->Add(result.generations.begin(), result.generations.end());
   out.set_seconds(result.seconds);
   out.set_first_unscorable(result.first_unscorable);
   return response;

@@ -8,14 +8,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/failpoint.h"
 #include "common/base/status.h"
 #include "common/rpc/channel.h"
-#include "nlohmann/json.hpp"
+#include "services/rollout/core/eval/local_scorer.h"
 
 namespace sluice::rollout {
 namespace {
+
+// Rows that wait for reward daemons at a time. Each daemon bounds how many it scores at a time.
+constexpr uint32_t kRemoteRows = 16;
 
 // Returns `share` of `count`, rounded down, but at least 1.
 uint32_t ShareOf(uint32_t count, double share) {
@@ -121,15 +123,13 @@ absl::StatusOr<EvalResult> Evaluations::Run(const Task& task, const EvalSpec::Da
     return options_.fetcher.Fetch(*trainer, task.version, std::nullopt, cancel);
   };
 
-  const auto score = [&](absl::string_view text, bool truncated,
-                         absl::string_view row) -> absl::StatusOr<EvalVerdict> {
-    const nlohmann::json json = nlohmann::json::parse(row, nullptr, /*allow_exceptions=*/false);
-    const Score given =
-        spec.scorer->Run({.text = std::string(text), .truncated = truncated}, json, dataset.name);
-    if (given.status == "ok")
-      return EvalVerdict{.score = given.task_reward, .passes = given.passes};
-    return absl::InvalidArgumentError(absl::StrCat(given.status, ": ", given.info));
-  };
+  EvalScorer score = MakeLocalScorer(&*spec.scorer, dataset.name);
+  if (dataset.scored_remotely) {
+    options.scoring_threads = kRemoteRows;
+    score = [&](absl::Span<const EvalText> answers, const std::string& row) {
+      return options_.remote->Score(dataset.name, answers, row, cancel);
+    };
+  }
 
   SLUICE_ASSIGN_OR_RETURN(EvalResult result, Evaluate(options, score));
   if (result.answers > 0) return result;

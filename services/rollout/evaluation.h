@@ -15,6 +15,7 @@
 #include "common/scoring/scorer.h"
 #include "common/weights/fetcher.h"
 #include "services/rollout/core/eval/eval.h"
+#include "services/rollout/remote_scorer.h"
 
 namespace sluice::rollout {
 
@@ -23,6 +24,8 @@ struct EvalSpec {
   struct Dataset {
     std::string name, path, format;
     std::map<std::string, std::string> fields;  // Column by the name that it gets in the row.
+    // Its rewards ask judges, plug-ins or sandboxes, so reward daemons score its answers.
+    bool scored_remotely = false;
   };
   std::vector<Dataset> datasets;
   uint32_t samples = 1;
@@ -53,6 +56,7 @@ class Evaluations {
     std::string chat_template;
     uint32_t max_prompt = 0;  // In tokens; rows with longer prompts are left out.
     WeightFetcher fetcher;
+    RemoteScorer* remote = nullptr;  // Outlives the evaluations.
   };
   struct Task {
     PublishedVersion version;

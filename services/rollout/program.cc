@@ -205,6 +205,8 @@ void RolloutProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& ass
           }
           WeightHolders holders = WeightHoldersOf(assignment);
           it->second.session->SetRollouts(std::move(holders.rollouts));
+          it->second.session->SetRewards(
+              {assignment.rewards().begin(), assignment.rewards().end()});
           it->second.session->SetWeightsSource(holders.trainer);
           it->second.session->SetHasOtherWorkers(HasOtherRollouts(assignment));
         }
@@ -287,6 +289,7 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
                       .queue = job.queue,
                       .weights = holders.trainer,
                       .rollouts = std::move(holders.rollouts),
+                      .rewards = {assignment.rewards().begin(), assignment.rewards().end()},
                       .cores = options_.cores},
                      assignment.spec(), Metrics(host_.metrics, job.name), std::move(handlers));
   if (session.ok()) {

@@ -98,6 +98,9 @@ Session::Session(const Options& options, SessionSpec spec, MadeEngine made,
       metrics_(metrics),
       handlers_(std::move(handlers)),
       waits_(options.worker),
+      remote_scorer_(
+          {.job = options.job, .worker = options.worker, .incarnation = options.incarnation},
+          &waits_),
       renderer_(std::move(renderer)),
       made_(std::move(made)),
       model_digest_(ModelDigest(made_)),
@@ -181,6 +184,7 @@ void Session::StartParts() {
         loop_->Activate(std::move(staged));
       });
   SetRollouts(options_.rollouts);
+  SetRewards(options_.rewards);
   SetWeightsSource(options_.weights);
   {
     const WeightFetcher::Caller caller{
@@ -190,7 +194,8 @@ void Session::StartParts() {
                                      .slots = made_.engine->slots(),
                                      .chat_template = spec_.chat_template,
                                      .max_prompt = spec_.max_prompt,
-                                     .fetcher = WeightFetcher(caller, made_.layout)};
+                                     .fetcher = WeightFetcher(caller, made_.layout),
+                                     .remote = &remote_scorer_};
     MutexLock lock(&mu_);
     evaluations_ = std::make_unique<Evaluations>(std::move(evaluations));
   }
@@ -230,6 +235,10 @@ void Session::SetWeightsSource(const std::string& address) {
 
 void Session::SetRollouts(std::vector<RelayMember> rollouts) {
   weights_->SetMembers(std::move(rollouts));
+}
+
+void Session::SetRewards(std::vector<std::string> rewards) {
+  remote_scorer_.SetRewards(std::move(rewards));
 }
 
 absl::StatusOr<uint64_t> Session::Evaluate(const PublishedVersion& version,

@@ -85,6 +85,7 @@ class Session : private StepLoop::Sink {
     std::string weights;  // HOST:PORT of the trainer. Empty: unknown for now.
     // The rollouts of the job, this one included.
     std::vector<RelayMember> rollouts;
+    std::vector<std::string> rewards;  // HOST:PORT of the job's reward daemons.
     // The cores that it computes on; not null.
     std::shared_ptr<CoreShare> cores = std::make_shared<CoreShare>(1);
     uint32_t rescore_one_in = 1000;  // See Rescorer.
@@ -114,6 +115,8 @@ class Session : private StepLoop::Sink {
   void SetWeightsSource(const std::string& address);
   // Sets the rollouts of the job, this one included, which pass weights on to each other.
   void SetRollouts(std::vector<RelayMember> rollouts);
+  // Sets the job's reward daemons (HOST:PORT), which score answers of evaluations.
+  void SetRewards(std::vector<std::string> rewards);
   // What this worker serves of the job's weights.
   std::shared_ptr<WeightRelay> relay() const { return relay_; }
   // Has the engine read all its weights again between two steps; see StepLoop::CheckWeights().
@@ -183,6 +186,7 @@ class Session : private StepLoop::Sink {
   const Metrics metrics_;
   const Handlers handlers_;
   daemon::Waits waits_;
+  RemoteScorer remote_scorer_;  // Outlives the evaluations.
   const std::unique_ptr<PromptRenderer> renderer_;
   MadeEngine made_;
   const std::string model_digest_;

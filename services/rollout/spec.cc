@@ -22,6 +22,7 @@ absl::StatusOr<EvalSpec> ReadEval(const job::v1::JobSpec& spec) {
     dataset.path = PathOf(source);
     if (source.has_format() && source.format() != "none") dataset.format = source.format();
     dataset.fields = ColumnsOf(source);
+    dataset.scored_remotely = ScoresOutside(spec.reward(), source.name());
   }
 
   read.samples = std::max(1u, spec.eval().samples());

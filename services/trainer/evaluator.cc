@@ -35,8 +35,8 @@ bool IsPermanent(const absl::Status& status) {
   }
 }
 
-// "heldout 0.8125 (pass@1 0.5300, 200 rows, 1.5% truncated), sums 0.4000 (pass@1 ..)", or of kinds
-// sft and dpo "heldout loss 1.2345 (200 rows), ..".
+// "heldout 0.8125 [0.7712, 0.8491] (pass@1 0.5300, 200 rows, 1.5% truncated), sums ..", with the
+// interval of 95 %, or of kinds sft and dpo "heldout loss 1.2345 (200 rows), ..".
 std::string Describe(const Evaluation& evaluation, const std::vector<std::string>& datasets) {
   std::vector<std::string> parts;
   for (const std::string& name : datasets) {
@@ -50,8 +50,12 @@ std::string Describe(const Evaluation& evaluation, const std::vector<std::string
                                       static_cast<int64_t>(value("rows"))));
       continue;
     }
-    parts.push_back(absl::StrFormat("%s %.4f (pass@1 %.4f, %d rows, %.1f%% truncated)", name,
-                                    value("reward"), value("pass@1"),
+    const std::string interval =
+        evaluation.values.contains(key("reward_low"))
+            ? absl::StrFormat(" [%.4f, %.4f]", value("reward_low"), value("reward_high"))
+            : "";
+    parts.push_back(absl::StrFormat("%s %.4f%s (pass@1 %.4f, %d rows, %.1f%% truncated)", name,
+                                    value("reward"), interval, value("pass@1"),
                                     static_cast<int64_t>(value("rows")), 100 * value("truncated")));
   }
   return absl::StrJoin(parts, ", ");
@@ -63,6 +67,15 @@ void AddValues(const std::string& name, const engine::v1::EvaluationResult& resu
   const double answers = static_cast<double>(result.answers() + result.unscorable());
   (*values)[prefix + "reward"] = result.reward();
   for (const auto& [k, pass] : result.pass()) (*values)[absl::StrCat(prefix, "pass@", k)] = pass;
+  const auto add = [&](const std::string& name, const engine::v1::Interval& interval) {
+    (*values)[absl::StrCat(name, "_low")] = interval.low();
+    (*values)[absl::StrCat(name, "_high")] = interval.high();
+  };
+  if (result.has_reward_interval()) add(prefix + "reward", result.reward_interval());
+  for (const auto& [k, interval] : result.pass_interval())
+    add(absl::StrCat(prefix, "pass@", k), interval);
+  if (result.generations_size() == 1)
+    (*values)[prefix + "generation"] = static_cast<double>(result.generations(0));
   (*values)[prefix + "rows"] = static_cast<double>(result.rows());
   (*values)[prefix + "too_long"] = static_cast<double>(result.too_long());
   (*values)[prefix + "truncated"] = static_cast<double>(result.truncated()) / answers;
@@ -210,6 +223,14 @@ absl::StatusOr<Evaluation> Evaluator::AskForEvaluation(const PublishedVersion& v
                             EvaluateDataset(version, dataset));
     AddValues(dataset, result, &evaluation.values);
     evaluation.score += result.reward() / static_cast<double>(options_.datasets.size());
+    if (result.generations_size() > 1) {
+      hooks_.on_event(
+          common::v1::SEVERITY_WARNING, "eval_mixed_rewards",
+          absl::StrCat("evaluation of version ", number, " on ", dataset, ": ",
+                       result.generations_size(),
+                       " generations of the rewards scored it, because they were changed "
+                       "meanwhile or differ between reward daemons; compare its score with care"));
+    }
     if (result.unscorable() == 0) continue;
     hooks_.on_event(
         common::v1::SEVERITY_WARNING, "eval_unscorable",

@@ -25,6 +25,7 @@
 #include "sluice/common/v1/common.pb.h"
 #include "sluice/env/v1/env.pb.h"
 #include "sluice/plugin/v1/plugin.pb.h"
+#include "sluice/reward/v1/reward.pb.h"
 #include "sluice/rpc/v1/options.pb.h"
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
@@ -45,9 +46,10 @@ const std::map<std::string, std::vector<std::string>>& Servers() {
       {"RegistryService", {"controller-0"}},
       {"QueueService", {"queue-0"}},
       {"EngineService", {"rollout-0"}},
+      {"RewardService", {"reward-0"}},
       {"WeightsService", {"trainer-0", "rollout-0"}},
       {"RendezvousService", {"trainer-0"}},
-      {"RewardService", {"reward-0"}},
+      {"ScoreService", {"reward-0"}},
       {"AdminService", {"controller-0", "queue-0", "rollout-0", "reward-0", "trainer-0"}},
   };
   return *servers;
@@ -64,6 +66,7 @@ std::vector<const MethodDescriptor*> AllMethods() {
   // Links the proto files that no other code of this program uses.
   (void)env::v1::DescribeRequest::descriptor();
   (void)plugin::v1::DescribeRequest::descriptor();
+  (void)reward::v1::ScoreRequest::descriptor();
   return contracts::Methods();
 }
 
@@ -305,6 +308,8 @@ TEST_F(DenialMatrixTest, AWorkerOfOneJobIsRefusedByEachMethodForAnotherJob) {
   const std::multimap<std::string, std::string> servers = {
       {"QueueService", "queue-0"},
       {"EngineService", workers.at(rpc::Role::kRollout)},
+      {"RewardService", workers.at(rpc::Role::kReward)},
+      {"ScoreService", workers.at(rpc::Role::kReward)},
       {"WeightsService", workers.at(rpc::Role::kTrainer)},
       {"WeightsService", workers.at(rpc::Role::kRollout)},
       {"RendezvousService", workers.at(rpc::Role::kTrainer)}};

@@ -89,6 +89,56 @@ class PluginTest : public testing::Test {
   std::unique_ptr<Job> job_;
 };
 
+// Of every answer to held-out rows, too: the last version's score is the one that the function
+// gives to the answers of its checkpoint.
+TEST_F(PluginTest, EvaluationsAreScoredByPluginsWhileTheirDaemonDies) {
+  StartFleet();
+  const std::string verl = Write("verl.py", kVerl);
+  const std::string rows = SLUICE_SOURCE_DIR "/configs/examples/digits/heldout.jsonl";
+  auto job =
+      SubmitDigits(cluster_.get(), 12,
+                   {absl::StrCat("reward.rewards=[{name: r, verifier: plugin, args: {verl: \"",
+                                 verl, ":compute_score\"}}]"),
+                    "eval.every_steps=5", "checkpoint.keep_last=10",
+                    absl::StrCat("eval.datasets=[{name: digits, path: ", rows,
+                                 ", prompt: digits, answer: digits, format: \"{digits}=\"}]")});
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  job_ = *std::move(job);
+  ASSERT_EQ(job_->AwaitStep(6, kLong), absl::OkStatus());
+  ASSERT_EQ(cluster_->Kill("reward-0"), absl::OkStatus());
+
+  const auto end = job_->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_GE(end->result().eval().versions(), 3) << "versions 0, 5 and 12 at least";
+
+  const auto alone = cluster_->Sluice({"eval",
+                                       end->result().checkpoint(),
+                                       "--data",
+                                       rows,
+                                       "--prompt",
+                                       "digits",
+                                       "--answer",
+                                       "digits",
+                                       "--format",
+                                       "{digits}=",
+                                       "--chat-template",
+                                       "none",
+                                       "--verl",
+                                       verl + ":compute_score",
+                                       "--source",
+                                       "digits",
+                                       "--max-tokens",
+                                       "7",
+                                       "-o",
+                                       "json"});
+  ASSERT_EQ(alone.status(), absl::OkStatus());
+  ASSERT_EQ(alone->exit, 0) << alone->err;
+  const nlohmann::json result = nlohmann::json::parse(alone->out);
+  EXPECT_EQ(result["score_mean"], end->result().eval().last());
+  EXPECT_EQ(result["unscorable"], 0);
+}
+
 TEST_F(PluginTest, AJobTrainsOnAVerlFunctionWhoseProcessesAreKilled) {
   ASSERT_NO_FATAL_FAILURE(StartFleet());
   const std::string file = Write("mine.py", kVerl);

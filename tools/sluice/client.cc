@@ -204,6 +204,16 @@ absl::StatusOr<job::v1::JobStatus> GetJob(const rpc::Channel& channel, const std
   return response;
 }
 
+absl::StatusOr<queue::v1::StatsResponse> GetQueueStats(const rpc::Channel& channel,
+                                                       const std::string& job) {
+  job::v1::InspectRequest request;
+  request.set_job(job);
+  request.mutable_queue_stats();
+  job::v1::InspectResponse response;
+  SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response));
+  return response.queue_stats();
+}
+
 absl::StatusOr<job::v1::ControlResponse> ControlJob(const rpc::Channel& channel,
                                                     const job::v1::ControlRequest& request) {
   job::v1::ControlResponse response;

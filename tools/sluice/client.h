@@ -14,6 +14,7 @@
 #include "common/rpc/cancel.h"
 #include "common/rpc/channel.h"
 #include "sluice/job/v1/job.pb.h"
+#include "sluice/queue/v1/queue.pb.h"
 
 namespace sluice::cli {
 
@@ -42,6 +43,9 @@ absl::StatusOr<job::v1::JobState> ParseState(const std::string& text);
 absl::StatusOr<job::v1::ListResponse> ReadJobs(const rpc::Channel& channel,
                                                const std::vector<std::string>& states, int limit);
 absl::StatusOr<job::v1::JobStatus> GetJob(const rpc::Channel& channel, const std::string& job);
+// What the job's queue counts, which the controller asks it for.
+absl::StatusOr<queue::v1::StatsResponse> GetQueueStats(const rpc::Channel& channel,
+                                                       const std::string& job);
 absl::StatusOr<job::v1::ControlResponse> ControlJob(const rpc::Channel& channel,
                                                     const job::v1::ControlRequest& request);
 // Cancels a job and returns its status right after that. It changes nothing if the job is being

@@ -15,11 +15,12 @@
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/cores/usable_cores.h"
-#include "common/verifiers/verifier.h"
 #include "services/rollout/core/eval/eval.h"
+#include "services/rollout/core/eval/local_scorer.h"
 #include "tools/sluice/column_flags.h"
 #include "tools/sluice/commands.h"
 #include "tools/sluice/eval_job.h"
+#include "tools/sluice/local_rewards.h"
 #include "tools/sluice/options.h"
 #include "tools/sluice/output.h"
 #include "tools/sluice/table.h"
@@ -29,10 +30,13 @@ namespace {
 
 struct EvalFlags {
   EvalOptions options;
-  double pass_score = 1;  // An answer passes if its score is at least this.
+  // An answer passes if its score is at least this. Unset: if all its rewards are full.
+  std::optional<double> pass_score;
+  std::string source;  // Name of the rows' data source, which rewards of a job may ask for.
   std::string model, server;
   ColumnFlags columns;
-  std::string verifier, args = "{}", output;
+  RewardFlags reward;
+  std::string output;
   std::optional<uint64_t> init_seed;
 };
 
@@ -44,12 +48,20 @@ nlohmann::ordered_json ToJson(const EvalResult& result) {
                                  {"truncated", result.truncated},
                                  {"tokens", result.tokens},
                                  {"score_mean", result.score_mean},
+                                 {"score_interval", nullptr},
+                                 {"generations", result.generations},
                                  {"seconds", result.seconds},
                                  {"first_unscorable", result.first_unscorable},
                                  {"version", result.version.str()},
                                  {"fingerprint", result.fingerprint.hex()},
                                  {"ignored", result.ignored}};
+  const auto pair = [](const Interval& interval) {
+    return nlohmann::ordered_json{interval.low, interval.high};
+  };
+  if (result.score_interval.has_value()) json["score_interval"] = pair(*result.score_interval);
   for (const auto& [k, pass] : result.pass) json["pass"][absl::StrCat(k)] = pass;
+  for (const auto& [k, interval] : result.pass_interval)
+    json["pass_interval"][absl::StrCat(k)] = pair(interval);
   json["kept"] = nlohmann::ordered_json::array();
   for (const EvalAnswer& answer : result.kept) {
     json["kept"].push_back({{"row", answer.row},
@@ -62,8 +74,9 @@ nlohmann::ordered_json ToJson(const EvalResult& result) {
   return json;
 }
 
-// Parses JOB or JOB@VERSION, and sets the options for the job's model and weights.
-absl::Status UseModelOfJob(EvalFlags& flags) {
+// Parses JOB or JOB@VERSION, and sets the options for the job's model and weights. If no flag says
+// how answers are scored, *reward gets the rewards of the job.
+absl::Status UseModelOfJob(EvalFlags& flags, job::v1::Reward* reward) {
   const std::pair<std::string, std::string> halves =
       absl::StrSplit(flags.model, absl::MaxSplits('@', 1));
   std::optional<int64_t> version;
@@ -81,6 +94,8 @@ absl::Status UseModelOfJob(EvalFlags& flags) {
   if (!job.ok())
     return Annotate(job.status(), absl::StrCat(flags.model, " is no directory, and as a job"));
 
+  if (!flags.reward.given()) *reward = job->status.spec().reward();
+
   // The command line's template has precedence over the job's.
   const std::string chat_template = flags.options.chat_template;
   SLUICE_RETURN_IF_ERROR(CopyModelSettings(job->status.spec(), &flags.options));
@@ -89,6 +104,26 @@ absl::Status UseModelOfJob(EvalFlags& flags) {
     return FetchJobWeights(job, version, layout);
   };
   return absl::OkStatus();
+}
+
+absl::StatusOr<EvalResult> EvaluateWith(const EvalFlags& flags, const Scorer& scorer) {
+  const EvalScorer score = MakeLocalScorer(&scorer, flags.source);
+  return Evaluate(flags.options, [&](absl::Span<const EvalText> answers, const std::string& row) {
+    RowScores scores = score(answers, row);
+    if (!flags.pass_score.has_value()) return scores;
+    for (absl::StatusOr<EvalVerdict>& verdict : scores.verdicts) {
+      if (verdict.ok()) verdict->passes = verdict->score >= *flags.pass_score;
+    }
+    return scores;
+  });
+}
+
+// "0.5200  95 %: 0.4600 to 0.5800".
+std::string WithInterval(double mean, const std::optional<Interval>& interval) {
+  const std::string text = absl::StrFormat("%.4f", mean);
+  if (!interval.has_value()) return text;
+  return absl::StrCat(text,
+                      absl::StrFormat("  95 %%: %.4f to %.4f", interval->low, interval->high));
 }
 
 ExitCode RunEval(EvalFlags& flags) {
@@ -111,34 +146,28 @@ ExitCode RunEval(EvalFlags& flags) {
   options.fields = *std::move(fields);
 
   // The model is a directory if one of that name exists, else a job.
+  job::v1::Reward reward;
   if (!PathExists(flags.model)) {
-    if (const absl::Status status = UseModelOfJob(flags); !status.ok()) return Complain(status);
+    if (const absl::Status status = UseModelOfJob(flags, &reward); !status.ok())
+      return Complain(status);
   }
 
   if (options.pass_k.empty())
     options.pass_k =
         options.samples == 1 ? std::vector<uint32_t>{1} : std::vector<uint32_t>{1, options.samples};
 
-  const nlohmann::json args = nlohmann::json::parse(flags.args, nullptr, false);
-  if (!args.is_object())
-    return Complain(absl::InvalidArgumentError(
-        absl::StrCat("--args must be a JSON object, but is ", flags.args)));
-  const absl::StatusOr<std::unique_ptr<Verifier>> verifier = MakeVerifier(flags.verifier, args);
-  if (!verifier.ok()) return Complain(verifier.status());
-  if (flags.verifier == "judge")
-    return Complain(absl::InvalidArgumentError(
-        "--verifier judge: only reward daemons can ask a judge, which their operator names; use "
-        "another verifier"));
+  if (reward.rewards().empty()) {
+    absl::StatusOr<job::v1::Reward> given = RewardOf(flags.reward);
+    if (!given.ok()) return Complain(given.status());
+    reward = *std::move(given);
+  }
+  const auto rewards = LocalRewards::Make(reward, flags.reward.judges);
+  if (!rewards.ok()) return Complain(rewards.status());
+  options.scoring_threads = (*rewards)->waiting();
+  options.cancelled = [&] { return !(*rewards)->broken().ok(); };
 
-  const absl::StatusOr<EvalResult> result = Evaluate(
-      options,
-      [&](absl::string_view text, bool truncated,
-          absl::string_view row) -> absl::StatusOr<EvalVerdict> {
-        SLUICE_ASSIGN_OR_RETURN(const Verdict verdict,
-                                (*verifier)->Score({std::string(text), truncated},
-                                                   nlohmann::json::parse(row, nullptr, false)));
-        return EvalVerdict{.score = verdict.score, .passes = verdict.score >= flags.pass_score};
-      });
+  const absl::StatusOr<EvalResult> result = EvaluateWith(flags, (*rewards)->scorer());
+  if (const absl::Status why = (*rewards)->broken(); !why.ok()) return Complain(why);
   if (!result.ok()) return Complain(result.status());
 
   if (!result->ignored.empty()) {
@@ -151,9 +180,10 @@ ExitCode RunEval(EvalFlags& flags) {
   if (IsData(flags.output)) return PrintData(ToJson(*result), flags.output), kDone;
 
   std::vector<std::vector<std::string>> rows = {
-      {"score", absl::StrFormat("%.4f", result->score_mean)}};
+      {options.samples == 1 ? "score" : absl::StrCat("mean@", options.samples),
+       WithInterval(result->score_mean, result->score_interval)}};
   for (const auto& [k, pass] : result->pass)
-    rows.push_back({absl::StrCat("pass@", k), absl::StrFormat("%.4f", pass)});
+    rows.push_back({absl::StrCat("pass@", k), WithInterval(pass, result->pass_interval.at(k))});
   if (options.weights)
     rows.push_back(
         {"version", absl::StrCat(result->version.str(), "  ", result->fingerprint.hex())});
@@ -178,8 +208,8 @@ std::vector<Command> EvalCommands() {
        "\"reversed\"}'    # random weights\n"
        "  sluice eval out --data test.jsonl --verifier gsm8k --prompt question --samples 4 "
        "--temperature 1    # what `sluice job export` wrote\n"
-       "  sluice eval digits --data test.jsonl --verifier exact    # the newest version of a "
-       "running job, while training goes on\n"
+       "  sluice eval digits --data test.jsonl --samples 8 --temperature 1    # the newest version "
+       "of a running job with its own rewards, while training goes on\n"
        "  sluice eval digits@1200 --data test.jsonl --verifier exact    # version 1200 of it, "
        "while the job has it",
        [](CLI::App* app) {
@@ -194,12 +224,9 @@ std::vector<Command> EvalCommands() {
          app->add_option("--data", o.data_path,
                          "a file of JSON lines, Parquet or Arrow, or a folder of datasets")
              ->required();
-         app->add_option("--verifier", f->verifier,
-                         "such as exact or gsm8k; `sluice config explain reward.rewards.verifier` "
-                         "lists all")
-             ->required();
-         app->add_option("--args", f->args, "the verifier's settings, a JSON object")
-             ->capture_default_str();
+         AddRewardFlags(app, &f->reward);
+         app->add_option("--source", f->source,
+                         "the rows' data source, for rewards of a job that are only for some");
          AddColumnFlags(app, &f->columns);
          app->add_option("--format", o.format,
                          "the prompt's text where there is no chat template, as in '{prompt}='");
@@ -220,9 +247,10 @@ std::vector<Command> EvalCommands() {
                          "values of k for pass@k, as in 1,4,16; default: 1 and --samples")
              ->delimiter(',')
              ->check(NumberIn<uint32_t>(1, 1024));
-         app->add_option("--pass-score", f->pass_score, "lowest score with which an answer passes")
-             ->check(NumberIn<double>())
-             ->capture_default_str();
+         app->add_option("--pass-score", f->pass_score,
+                         "lowest score with which an answer passes; default: the full score of "
+                         "each reward, 1")
+             ->check(NumberIn<double>());
          app->add_option("--temperature", o.sampling.temperature, "sampling temperature; 0: greedy")
              ->check(NumberIn<float>(0))
              ->capture_default_str();

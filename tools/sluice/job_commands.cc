@@ -143,11 +143,22 @@ ExitCode ListJobs(const JobOptions& o, const Channel& channel) {
   return kDone;
 }
 
+// Where the sampler of a running job stands. Its queue may be away: then nothing is printed.
+void PrintSampler(const rpc::Channel& channel, const std::string& job) {
+  const absl::StatusOr<queue::v1::StatsResponse> stats = GetQueueStats(channel, job);
+  if (!stats.ok()) return;
+  for (const std::string& sentence : stats->sampler())
+    std::printf("sampler  %s\n", sentence.c_str());
+}
+
 ExitCode DescribeJob(const JobOptions& o, const Channel& channel) {
   const absl::StatusOr<JobStatus> job = GetJob(*channel, o.job);
   if (!job.ok()) return Complain(job.status());
   if (IsData(o.output)) return PrintMessage(*job, o.output), kDone;
   std::fputs(JobText(*job, o.output, absl::LocalTimeZone()).c_str(), stdout);
+  if (o.output != "name" && job->spec().data().order().sampler() != "uniform" &&
+      job->state() == job::v1::JOB_STATE_RUNNING)
+    PrintSampler(*channel, o.job);
   if (job->has_result() && o.output != "name")
     std::printf("\n%s", ResultTable(job->result(), Utf8Terminal()).c_str());
 

@@ -31,16 +31,6 @@ struct QueueOptions {
   bool show_text = false;
 };
 
-absl::StatusOr<queue::v1::StatsResponse> GetStats(const rpc::Channel& channel,
-                                                  const std::string& job) {
-  job::v1::InspectRequest request;
-  request.set_job(job);
-  request.mutable_queue_stats();
-  job::v1::InspectResponse response;
-  SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response));
-  return response.queue_stats();
-}
-
 // All rows of one kind. `group` is 16 bytes, or empty for all groups.
 absl::StatusOr<std::vector<PeekRow>> PeekAt(const rpc::Channel& channel, const std::string& job,
                                             queue::v1::PeekWhat what, const std::string& group = "",
@@ -67,7 +57,7 @@ Json RowsJson(const std::vector<PeekRow>& rows) {
 }
 
 ExitCode ShowStats(const QueueOptions& o, const rpc::Channel& channel) {
-  const absl::StatusOr<queue::v1::StatsResponse> stats = GetStats(channel, o.job);
+  const absl::StatusOr<queue::v1::StatsResponse> stats = GetQueueStats(channel, o.job);
   if (!stats.ok()) return Complain(stats.status());
   if (IsData(o.output)) PrintData(ToJson(*stats), o.output);
   else std::fputs(StatsText(*stats).c_str(), stdout);
@@ -173,7 +163,7 @@ ExitCode CheckJob(const QueueOptions& o, const rpc::Channel& channel) {
   std::vector<std::string> damage;
   // A job without a result still has a queue to ask.
   if (!job->has_result()) {
-    const auto stats = GetStats(channel, o.job);
+    const auto stats = GetQueueStats(channel, o.job);
     if (!stats.ok()) return Complain(stats.status());
     ledger = stats->ledger();
     const auto rows = PeekAt(channel, o.job, queue::v1::PEEK_WHAT_VIOLATIONS);

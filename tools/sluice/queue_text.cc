@@ -154,33 +154,35 @@ std::string StatsText(const queue::v1::StatsResponse& stats) {
                  overdue = CountAt(stats.slots(), "overdue");
   const std::string lowest =
       stats.lowest() < 0 ? "none: no live engine" : absl::StrCat(stats.lowest());
-  return Table(
-      {{"ledger", absl::StrCat(LedgerLine(ledger),
-                               LedgerGap(ledger) == 0 ? "   trajectories, balanced" : "")},
-       {"dropped", CountsText(ledger.dropped())},
-       {"tokens",
-        absl::StrCat("generated ", ShortCount(static_cast<double>(ledger.tokens_generated())),
-                     "  trained ", ShortCount(static_cast<double>(ledger.tokens_trained())),
-                     "  masked ", ShortCount(static_cast<double>(ledger.tokens_masked())))},
-       {"versions", absl::StrCat("K ", stats.version(), " (steps trained)  L ", lowest,
-                                 " (lowest an engine holds)  durable ", ledger.durable_version())},
-       {"admission", absl::StrCat("up to ", absl::StrFormat("%g", stats.admission_staleness()),
-                                  " versions ahead of L: ", window, " steps open")},
-       {"advice", stats.advice()},
-       {"slots", absl::StrCat("used ", CountAt(stats.slots(), "used"), " of ", window * limit, " (",
-                              window, " steps x ", limit, ")",
-                              overdue > 0 ? absl::StrCat("  of steps already cut ", overdue) : "")},
-       {"groups", CountsText(stats.groups())},
-       {"bytes", absl::StrCat("stored ", ShortBytes(CountAt(stats.bytes(), "stored")),
-                              "  reserved ", ShortBytes(CountAt(stats.bytes(), "reserved")),
-                              "  quota ", ShortBytes(CountAt(stats.bytes(), "quota")))},
-       {"staleness",
-        absl::StrCat(StalenessText(stats),
-                     stats.staleness().empty() ? "" : "   of trained tokens, by versions")},
-       {"length",
-        absl::StrCat(LengthRatioText(stats),
-                     stats.length_ratio().empty() ? "" : "   mean length trained / generated")},
-       {"waiting", CountsText(stats.waiting())}});
+  std::vector<std::vector<std::string>> rows = {
+      {"ledger",
+       absl::StrCat(LedgerLine(ledger), LedgerGap(ledger) == 0 ? "   trajectories, balanced" : "")},
+      {"dropped", CountsText(ledger.dropped())},
+      {"tokens",
+       absl::StrCat("generated ", ShortCount(static_cast<double>(ledger.tokens_generated())),
+                    "  trained ", ShortCount(static_cast<double>(ledger.tokens_trained())),
+                    "  masked ", ShortCount(static_cast<double>(ledger.tokens_masked())))},
+      {"versions", absl::StrCat("K ", stats.version(), " (steps trained)  L ", lowest,
+                                " (lowest an engine holds)  durable ", ledger.durable_version())},
+      {"admission", absl::StrCat("up to ", absl::StrFormat("%g", stats.admission_staleness()),
+                                 " versions ahead of L: ", window, " steps open")},
+      {"advice", stats.advice()},
+      {"slots", absl::StrCat("used ", CountAt(stats.slots(), "used"), " of ", window * limit, " (",
+                             window, " steps x ", limit, ")",
+                             overdue > 0 ? absl::StrCat("  of steps already cut ", overdue) : "")},
+      {"groups", CountsText(stats.groups())},
+      {"bytes", absl::StrCat("stored ", ShortBytes(CountAt(stats.bytes(), "stored")), "  reserved ",
+                             ShortBytes(CountAt(stats.bytes(), "reserved")), "  quota ",
+                             ShortBytes(CountAt(stats.bytes(), "quota")))},
+      {"staleness",
+       absl::StrCat(StalenessText(stats),
+                    stats.staleness().empty() ? "" : "   of trained tokens, by versions")},
+      {"length",
+       absl::StrCat(LengthRatioText(stats),
+                    stats.length_ratio().empty() ? "" : "   mean length trained / generated")},
+      {"waiting", CountsText(stats.waiting())}};
+  for (const std::string& sentence : stats.sampler()) rows.push_back({"sampler", sentence});
+  return Table(rows);
 }
 
 std::string BriefGroup(const std::string& id) {

@@ -1,9 +1,6 @@
 // sluice reward score: scores the answers of a file by hand, as a reward of a job would.
 
-#include <signal.h>
-
 #include <cstdio>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,10 +12,9 @@
 #include "common/base/file.h"
 #include "common/base/json_depth.h"
 #include "common/base/status.h"
-#include "common/plugins/plugin_host.h"
 #include "common/scoring/scorer.h"
-#include "common/verifiers/plugin_spec.h"
 #include "tools/sluice/commands.h"
+#include "tools/sluice/local_rewards.h"
 #include "tools/sluice/options.h"
 #include "tools/sluice/output.h"
 
@@ -28,42 +24,10 @@ namespace {
 constexpr size_t kMaxRowDepth = 64;
 
 struct ScoreFlags {
-  std::string file, verifier, args = "{}";
-  std::string verl, trl, native;
+  std::string file;
+  RewardFlags reward;
   std::string text = "completion", prompt = "prompt", answer = "answer";
-  absl::Duration timeout = absl::Seconds(10);
 };
-
-// The rule that the flags ask for.
-absl::StatusOr<RewardRule> RuleOf(const ScoreFlags& flags) {
-  nlohmann::json args = nlohmann::json::parse(flags.args, nullptr, /*allow_exceptions=*/false);
-  if (!args.is_object()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--args must be a JSON object, but is ", flags.args));
-  }
-  std::string verifier = flags.verifier;
-  for (const auto& [name, place] :
-       {std::pair{"verl", &flags.verl}, {"trl", &flags.trl}, {"native", &flags.native}}) {
-    if (place->empty()) continue;
-    args[name] = *place;
-    verifier = verifier.empty() ? "plugin" : verifier;
-  }
-  if (verifier.empty())
-    return absl::InvalidArgumentError("what scores? give --verifier, --verl, --trl or --native");
-  if (verifier == "judge") {
-    return absl::InvalidArgumentError(
-        "--verifier judge: only reward daemons can ask a judge, which their operator names; use "
-        "another verifier");
-  }
-  VisitPluginPaths(&args, [](const std::string&, std::string* path) {
-    *path = std::filesystem::absolute(*path).lexically_normal().string();
-  });
-  return RewardRule{.name = verifier,
-                    .verifier = verifier,
-                    .timeout = flags.timeout,
-                    .scores_groups = true,
-                    .args = std::move(args)};
-}
 
 struct ScoredRow {
   nlohmann::json row;           // With the fields that verifiers read.
@@ -148,32 +112,15 @@ absl::Status ScoreFile(const ScoreFlags& flags, const Scorer& scorer, ScoreTally
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<PluginHost>> StartPlugin(const RewardRule& rule) {
-  SLUICE_ASSIGN_OR_RETURN(PluginSpec spec, ParsePluginSpec(rule.args));
-  spec.processes = 1;  // Rows are scored one after the other.
-  return PluginHost::Make(
-      {.job = "score", .name = rule.name, .spec = std::move(spec), .scores_groups = true});
-}
-
 ExitCode RunScore(const ScoreFlags& flags) {
-  absl::StatusOr<RewardRule> rule = RuleOf(flags);
-  if (!rule.ok()) return Complain(rule.status());
-  std::unique_ptr<PluginHost> plugin;
-  if (rule->verifier == "plugin") {
-    signal(SIGPIPE, SIG_IGN);  // A plug-in may end while it is written to.
-    absl::StatusOr<std::unique_ptr<PluginHost>> started = StartPlugin(*rule);
-    if (!started.ok()) return Complain(started.status());
-    plugin = *std::move(started);
-  }
-  const absl::StatusOr<Scorer> scorer = Scorer::Make(
-      {*std::move(rule)}, Combine::kSum,
-      {.run_plugin = [&](const std::string&, const std::vector<nlohmann::json>& items,
-                         absl::Duration timeout) { return plugin->Score(items, timeout); }});
-  if (!scorer.ok()) return Complain(scorer.status());
+  const absl::StatusOr<job::v1::Reward> reward = RewardOf(flags.reward);
+  if (!reward.ok()) return Complain(reward.status());
+  const auto rewards = LocalRewards::Make(*reward, flags.reward.judges);
+  if (!rewards.ok()) return Complain(rewards.status());
 
   ScoreTally tally;
   const absl::Duration begin = Clock::Real()->Monotonic();
-  const absl::Status done = ScoreFile(flags, *scorer, &tally);
+  const absl::Status done = ScoreFile(flags, (*rewards)->scorer(), &tally);
   std::string summary = absl::StrFormat("%d rows  %d scored", static_cast<int64_t>(tally.rows),
                                         static_cast<int64_t>(tally.scored));
   if (tally.scored > 0)
@@ -188,37 +135,27 @@ ExitCode RunScore(const ScoreFlags& flags) {
 }  // namespace
 
 std::vector<Command> RewardCommands() {
-  return {
-      {"reward", "score",
-       "Score the answers of a file, as a job would, and print a JSON object for each.",
-       "  sluice reward score configs/examples/rewards/answers.jsonl --verifier text --args "
-       "'{\"property\": \"reversed\"}'\n"
-       "  sluice reward score configs/examples/rewards/answers.jsonl --verl "
-       "configs/examples/rewards/reversed_verl.py:compute_score\n"
-       "  sluice reward score configs/examples/rewards/answers.jsonl --trl "
-       "configs/examples/rewards/reversed_trl.py:rare_reward    # a list of answers is a group",
-       [](CLI::App* app) {
-         auto f = std::make_shared<ScoreFlags>();
-         app->add_option("FILE", f->file, "a file of JSON lines")->required();
-         app->add_option("--verifier", f->verifier,
-                         "such as exact or gsm8k; `sluice config explain reward.rewards.verifier` "
-                         "lists all");
-         app->add_option("--verl", f->verl, "FILE.py:FUNCTION, a function in verl's convention");
-         app->add_option("--trl", f->trl, "FILE.py:FUNCTION, a function in TRL's convention");
-         app->add_option("--native", f->native,
-                         "FILE.py, with a function that has the decorator of sluice_reward.py");
-         app->add_option("--args", f->args, "the verifier's settings, a JSON object")
-             ->capture_default_str();
-         app->add_option("--text", f->text,
-                         "the column with the answer of the model, a text or a list of texts")
-             ->capture_default_str();
-         app->add_option("--prompt", f->prompt, "the column with the prompt")
-             ->capture_default_str();
-         app->add_option("--answer", f->answer, "the column with the right answer")
-             ->capture_default_str();
-         AddDuration(app, "--timeout", &f->timeout, "most time of one call of a plug-in");
-         return [f] { return RunScore(*f); };
-       }}};
+  return {{"reward", "score",
+           "Score the answers of a file, as a job would, and print a JSON object for each.",
+           "  sluice reward score configs/examples/rewards/answers.jsonl --verifier text --args "
+           "'{\"property\": \"reversed\"}'\n"
+           "  sluice reward score configs/examples/rewards/answers.jsonl --verl "
+           "configs/examples/rewards/reversed_verl.py:compute_score\n"
+           "  sluice reward score configs/examples/rewards/answers.jsonl --trl "
+           "configs/examples/rewards/reversed_trl.py:rare_reward    # a list of answers is a group",
+           [](CLI::App* app) {
+             auto f = std::make_shared<ScoreFlags>();
+             app->add_option("FILE", f->file, "a file of JSON lines")->required();
+             AddRewardFlags(app, &f->reward);
+             app->add_option("--text", f->text,
+                             "the column with the answer of the model, a text or a list of texts")
+                 ->capture_default_str();
+             app->add_option("--prompt", f->prompt, "the column with the prompt")
+                 ->capture_default_str();
+             app->add_option("--answer", f->answer, "the column with the right answer")
+                 ->capture_default_str();
+             return [f] { return RunScore(*f); };
+           }}};
 }
 
 }  // namespace sluice::cli

@@ -9,6 +9,7 @@
 #include "common/base/json_depth.h"
 #include "common/base/status.h"
 #include "common/verifiers/args.h"
+#include "common/verifiers/code/checker.h"
 #include "common/verifiers/code/fence.h"
 #include "common/verifiers/code/literal.h"
 #include "common/verifiers/code/output.h"
@@ -54,6 +55,7 @@ class Code : public Verifier {
                   .function = tests.function,
                   .cpu_seconds = options_.cpu_seconds};
     for (const code::Test& test : tests.tests) task.inputs.push_back({test.kind, test.input});
+    if (!tests.checker.empty()) return ScoreByChecker(tests, task);
     size_t passed = 0;
     std::string reason = tests.forgeable ? "right_forgeable" : "right";
     bool failed = false;
@@ -68,11 +70,7 @@ class Code : public Verifier {
                               return !failed || options_.fraction;
                             }));
     if (!outcome.compiled) return Verdict{.reason = "compile_error"};
-    const double share = static_cast<double>(passed) / static_cast<double>(tests.tests.size());
-    return Verdict{.score = options_.fraction              ? share
-                            : passed == tests.tests.size() ? 1.0
-                                                           : 0.0,
-                   .reason = std::move(reason)};
+    return VerdictFor(static_cast<double>(passed), tests, std::move(reason));
   }
 
  private:
@@ -89,15 +87,55 @@ class Code : public Verifier {
     return tests;
   }
 
-  // "right", or why the test failed.
-  std::string Judge(const code::Test& test, const TestReport& report) const {
+  // `passed`: how many tests; a checker may also let a part of a test pass.
+  Verdict VerdictFor(double passed, const code::Tests& tests, std::string reason) const {
+    const double all = static_cast<double>(tests.tests.size());
+    const double score = options_.fraction ? passed / all : passed == all ? 1 : 0;
+    return {.score = score, .reason = std::move(reason)};
+  }
+
+  // First the program runs on all tests, then the checker on all that it printed.
+  absl::StatusOr<Verdict> ScoreByChecker(const code::Tests& tests, const CodeTask& task) const {
+    std::vector<code::Printed> printed;
+    std::string reason = "right";
+    SLUICE_ASSIGN_OR_RETURN(const CodeOutcome outcome,
+                            run_(task, [&](size_t i, const TestReport& report) {
+                              const code::Test& test = tests.tests[i];
+                              const std::string why = WhyNoOutput(report);
+                              if (why.empty())
+                                printed.push_back({test.input, report.out, test.expected.text});
+                              else if (reason == "right") reason = why;
+                              return why.empty() || options_.fraction;
+                            }));
+    if (!outcome.compiled) return Verdict{.reason = "compile_error"};
+    const bool all_failed = printed.empty() || (reason != "right" && !options_.fraction);
+    if (all_failed) return Verdict{.reason = reason};
+
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<std::optional<double>> verdicts,
+                            code::RunChecker(tests.checker, printed, options_.cpu_seconds, run_));
+    double passed = 0;
+    for (const std::optional<double>& verdict : verdicts) {
+      passed += verdict.value_or(0);
+      if (verdict == 1.0 || reason != "right") continue;
+      reason = verdict.has_value() ? "wrong" : "checker_failed";
+    }
+    return VerdictFor(passed, tests, std::move(reason));
+  }
+
+  // Why the program came to no output. Empty: it ended well.
+  static std::string WhyNoOutput(const TestReport& report) {
     switch (report.end) {
       case End::kTimeLimit: return "time_limit";
       case End::kOutputLimit: return "output_limit";
       case End::kKilled: return "killed";
       case End::kExited: break;
     }
-    if (report.exit_code != 0) return "runtime_error";
+    return report.exit_code == 0 ? "" : "runtime_error";
+  }
+
+  // "right", or why the test failed.
+  std::string Judge(const code::Test& test, const TestReport& report) const {
+    if (std::string why = WhyNoOutput(report); !why.empty()) return why;
     const Expectation& expected = test.expected;
     if (expected.kind == Expectation::Kind::kOutput)
       return code::SameOutput(report.out, expected.text, options_.float_tol) ? "right" : "wrong";

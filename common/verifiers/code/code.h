@@ -16,8 +16,9 @@ namespace sluice {
 //
 // The reason of a verdict is right, no_code, unfinished, compile_error, or that of the first test
 // that failed: wrong, runtime_error (a non-zero exit code, or a crash), time_limit, output_limit,
-// killed, no_report (it ended before the test did). It is right_forgeable if all passed, but the
-// program could have cheated (Tests::forgeable).
+// killed, no_report (it ended before the test did), checker_failed (the row's checker did, on what
+// the program printed). It is right_forgeable if all passed, but the program could have cheated
+// (Tests::forgeable).
 //
 // Score() runs programs for seconds. Its errors beside INVALID_ARGUMENT (the row has no tests that
 // can be read) are those of RunCode, and FAILED_PRECONDITION: this process has no sandboxes.

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -220,6 +221,12 @@ absl::StatusOr<Tests> ReadTests(const Json& row, size_t most) {
   else if (!answer.is_string()) return Bad("it is neither a text, nor a list, nor an object");
 
   if (tests.tests.empty()) return Bad("the list is empty");
+  tests.checker = TextField(row, {"checker"});
+  const auto is_stdio = [](const Test& test) { return test.kind == CodeTask::Kind::kStdio; };
+  if (!tests.checker.empty() && !absl::c_all_of(tests.tests, is_stdio)) {
+    return absl::InvalidArgumentError(
+        "field `checker` judges what programs print, but the row's tests are calls or assertions");
+  }
   for (const Test& test : tests.tests) {
     if (test.input.size() <= kMaxInput) continue;
     return Bad(

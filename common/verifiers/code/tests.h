@@ -38,6 +38,9 @@ struct Tests {
   // Whether a test runs in the process of the program, which could make it pass: an assertion that
   // could not be taken apart.
   bool forgeable = false;
+  // Python code that judges what programs print; empty: it is compared with what is expected. Only
+  // with tests of standard input and output.
+  std::string checker;
 };
 
 // Reads the tests of a row, from its field `answer`:
@@ -49,7 +52,8 @@ struct Tests {
 //   a text                                         one of these as JSON, or Python code with
 //                                                  assertions (HumanEval: `check`, with the row's
 //                                                  field entry_point)
-// The row's field `setup` (or test_setup_code), a text, runs before assertions. Tests beyond `most`
+// The row's field `checker`, a text, judges outputs of which several are right (checker.h). Its
+// field `setup` (or test_setup_code), a text, runs before assertions. Tests beyond `most`
 // are left out.
 // INVALID_ARGUMENT: there are none, or they have another form; the message says where.
 absl::StatusOr<Tests> ReadTests(const nlohmann::json& row, size_t most);

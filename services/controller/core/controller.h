@@ -85,6 +85,8 @@ struct DaemonAssignment {
   std::vector<std::string> queues, weights;
   uint32_t rank = 0, world = 0;  // Of a trainer: its rank, and the number of ranks.
   std::string rendezvous;        // Of a trainer: the address of rank 0.
+  // Of a rollout: the addresses of those that score answers of evaluations.
+  std::vector<std::string> rewards;
   bool operator==(const DaemonAssignment&) const = default;
 };
 // What one daemon is told: its assignments, and how much of its reports is stored.

@@ -262,6 +262,8 @@ DaemonAssignment Controller::AssignmentOf(const Job& job, const Worker& worker) 
       trainers.push_back(AddressOf(peer.id));
     } else if (peer.role == Role::kRollout) {
       rollouts.push_back(AddressOf(peer.id));
+    } else if (peer.role == Role::kReward && worker.role == Role::kRollout && !peer.leaving) {
+      assignment.rewards.push_back(AddressOf(peer.id));
     }
   }
 

@@ -1,7 +1,9 @@
 #include "services/queue/core/batch.h"
 
+#include <bit>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/digest.h"
 #include "common/base/status.h"
@@ -47,6 +49,67 @@ std::map<uint32_t, Lineage::Generation> LineageFrom(const nlohmann::json& json) 
   }
   return lineage;
 }
+
+// Rewards of visited rows are packed, as [row, earned, missed] of 8 bytes each: their doubles must
+// come back exactly, and there may be many.
+nlohmann::json ToJson(const SamplerState& state) {
+  nlohmann::json sources = nlohmann::json::array(), pending = nlohmann::json::array();
+  for (const SamplerSource& source : state.sources) {
+    std::string visited;
+    for (const auto& [row, counts] : source.visited) {
+      AppendLittleEndian<uint64_t>(row, visited);
+      AppendLittleEndian<uint64_t>(std::bit_cast<uint64_t>(counts.first), visited);
+      AppendLittleEndian<uint64_t>(std::bit_cast<uint64_t>(counts.second), visited);
+    }
+    sources.push_back({{"level", source.level},
+                       {"drawn", source.drawn},
+                       {"since_step", source.since_step},
+                       {"window", source.window},
+                       {"weighted", source.weighted},
+                       {"uniform", source.uniform},
+                       {"visited", absl::Base64Escape(visited)}});
+  }
+  for (const GroupResult& result : state.pending) {
+    pending.push_back({{"step", result.step},
+                       {"row", ToJson(std::vector<RowRef>{result.row})[0]},
+                       {"sum", result.sum},
+                       {"answers", result.answers}});
+  }
+  return {{"sources", sources}, {"pending", pending}, {"noted", state.noted}};
+}
+
+SamplerState SamplerFrom(const nlohmann::json& json) {
+  SamplerState state{.sources = {}, .pending = {}, .noted = json.at("noted")};
+  for (const auto& from : json.at("sources")) {
+    SamplerSource& source = state.sources.emplace_back();
+    source.level = from.at("level");
+    source.drawn = from.at("drawn");
+    source.since_step = from.at("since_step");
+    source.window = from.at("window").get<std::vector<std::pair<double, uint32_t>>>();
+    source.weighted = from.at("weighted");
+    source.uniform = from.at("uniform");
+
+    std::string visited;
+    absl::Base64Unescape(from.at("visited").get<std::string>(), &visited);
+    const auto word = [&](size_t at) {
+      uint64_t value = 0;
+      for (size_t i = 0; i < 8; ++i)
+        value |= uint64_t{static_cast<unsigned char>(visited[at + i])} << (8 * i);
+      return value;
+    };
+    for (size_t at = 0; at + 24 <= visited.size(); at += 24) {
+      source.visited[word(at)] = {std::bit_cast<double>(word(at + 8)),
+                                  std::bit_cast<double>(word(at + 16))};
+    }
+  }
+  for (const auto& from : json.at("pending")) {
+    state.pending.push_back({.step = from.at("step"),
+                             .row = RowsFrom(nlohmann::json::array({from.at("row")})).at(0),
+                             .sum = from.at("sum"),
+                             .answers = from.at("answers")});
+  }
+  return state;
+}
 }  // namespace
 
 std::string CanonicalBytes(const std::vector<FrozenGroup>& groups) {
@@ -76,7 +139,7 @@ std::string NextHash(const std::string& hash, int64_t k, const std::string& cano
 
 std::string EncodeCursor(const Cursor& cursor) {
   const Ledger& ledger = cursor.ledger;
-  return nlohmann::json{
+  nlohmann::json json = {
       {"format", kFormat},
       {"job", cursor.job},
       {"version", cursor.version},
@@ -97,8 +160,9 @@ std::string EncodeCursor(const Cursor& cursor) {
       {"quarantined", ToJson(cursor.prompts.quarantined)},
       {"live", ToJson(cursor.live)},
       {"lineage", ToJson(cursor.lineage)},
-  }
-      .dump();
+  };
+  if (!cursor.prompts.sampler.sources.empty()) json["sampler"] = ToJson(cursor.prompts.sampler);
+  return json.dump();
 }
 
 absl::StatusOr<Cursor> DecodeCursor(const std::string& text) {
@@ -134,6 +198,8 @@ absl::StatusOr<Cursor> DecodeCursor(const std::string& text) {
     cursor.prompts.quarantined = RowsFrom(json.at("quarantined"));
     cursor.live = RowsFrom(json.at("live"));
     cursor.lineage = LineageFrom(json.value("lineage", nlohmann::json::array()));
+    if (const auto sampler = json.find("sampler"); sampler != json.end())
+      cursor.prompts.sampler = SamplerFrom(*sampler);
     if (cursor.version < 0 || cursor.ledger.hash.size() != 32)
       return bad("its version is below 0, or its ledger hash has not 32 bytes");
     return cursor;

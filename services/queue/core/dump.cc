@@ -27,6 +27,9 @@ SLUICE_FIELDS(Counters, fenced, denied, repeats, leases_expired, violations, fil
               tokens_dropped, in_flight, in_queue, at_cut, lengths, quarantined, reissued, stalled,
               rescored, shrunk, alarms)
 SLUICE_FIELDS(AdmissionWindow::Report, idle, old, duration, span, ess, kl)
+SLUICE_FIELDS(GroupResult, step, row, sum, answers)
+SLUICE_FIELDS(SamplerSource, level, drawn, since_step, window, weighted, uniform, visited)
+SLUICE_FIELDS(SamplerState, sources, pending, noted)
 SLUICE_FIELDS(AdmissionWindow::Mean, sum, count)
 SLUICE_FIELDS(AdmissionWindow::State, parts, narrowed, hold, back_off, settle, infeasible, report,
               began, waiting, idle, durations, steps, sealed, generated, old, ess, kl, spans)
@@ -40,20 +43,21 @@ struct Access {
   }
   template <typename Archive>
   static void Fields(Archive& archive, MaybeConst<Prompts::Progress> auto& progress) {
-    auto& [drawn, again, quarantined] = progress;
-    archive(drawn, again, quarantined);
+    auto& [drawn, again, quarantined, sampler] = progress;
+    archive(drawn, again, quarantined, sampler);
   }
   template <typename Archive>
   static void Fields(Archive& archive, MaybeConst<Prompts> auto& prompts) {
-    auto& [seed, epochs, reissues, sources, rows, progress, quarantined, shuffles] = prompts;
+    auto& [seed, epochs, reissues, max_staleness, sources, rows, progress, quarantined, shuffles,
+           sampler, news] = prompts;
     archive(progress);
     if constexpr (Archive::kReading) {
-      const auto has = [&](const RowRef& row) { return prompts.HasRow(row); };
-      if (progress.drawn.size() != sources.size() ||
-          !std::all_of(progress.quarantined.begin(), progress.quarantined.end(), has)) {
-        progress = {.drawn = std::vector<uint64_t>(sources.size())};
+      if (!prompts.Fits(progress)) {
+        progress = Prompts::Progress{.drawn = std::vector<uint64_t>(sources.size())};
+        if (sampler != nullptr) progress.sampler.sources.resize(sources.size());
         return archive.Fail();
       }
+      if (sampler != nullptr) sampler->Rebuild(progress.sampler.sources);
       prompts.IndexQuarantined();
     }
   }

@@ -310,6 +310,7 @@ struct CancelHint {
 struct Alarm {
   std::string code;
   std::string message;
+  bool is_news = false;  // It only tells something; nothing is wrong.
 };
 
 struct Effects {

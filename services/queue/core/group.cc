@@ -298,6 +298,16 @@ absl::Status CheckPiece(const StoredPiece& stored, bool group_owned, size_t poli
   return absl::OkStatus();
 }
 
+GroupResult ResultOf(const Group& group, int64_t step) {
+  GroupResult result{.step = step, .row = group.row};
+  for (const GroupMember& member : group.members) {
+    if (member.state != MemberState::kSealed || !member.task_reward.has_value()) continue;
+    result.sum += *member.task_reward;
+    ++result.answers;
+  }
+  return result;
+}
+
 absl::Status CheckFollows(const Piece& piece, const TokenLog& log) {
   if (log.pieces().empty()) return absl::OkStatus();
   const Piece& last = log.pieces().back().piece;

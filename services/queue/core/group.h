@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "services/queue/core/row_sampler.h"
 #include "services/queue/core/types.h"
 
 namespace sluice::queue {
@@ -148,6 +149,9 @@ struct Group {
 // places count the prompt.
 void ForEachTrainable(const GroupMember& member,
                       const std::function<void(uint64_t, uint64_t, const PolicyVersion&)>& f);
+
+// What the group's answers have earned, for the sampler. `step`: the step that the group is for.
+GroupResult ResultOf(const Group& group, int64_t step);
 
 // Checks a piece on its own: shapes of its columns, roles, runs, finite numbers. INVALID_ARGUMENT
 // says which and why.

@@ -201,7 +201,9 @@ void Job::GrantNew(const Caller& caller, uint32_t room, std::vector<queue::Grant
   while (room > 0 && HasRoomForGroup()) {
     const std::optional<int64_t> step = FindFreeStep();
     if (!step) return;
-    const std::optional<RowRef> row = prompts_.Next();
+    const std::optional<RowRef> row = prompts_.Next(*step);
+    for (std::string& news : prompts_.TakeNews())
+      effects_->alarms.push_back({"level_up", std::move(news), /*is_news=*/true});
     if (!row) return;
     const Group& group = OpenGroup(*row, /*own=*/std::nullopt, *step);
     for (uint32_t m = 0; m < group.members.size() && room > 0; ++m, --room)

@@ -60,10 +60,12 @@ absl::Status Job::ApplyBatch(const Caller& caller, const queue::Apply& input) {
   std::set<uint32_t> generations;
   for (const FrozenGroup& frozen : batch->groups) {
     failures_.NoteTrained(frozen.row);
-    const std::optional<uint32_t> generation = groups_.Find(frozen.id)->generation;
-    if (generation) generations.insert(*generation);
+    const Group& group = *groups_.Find(frozen.id);
+    prompts_.NoteTrained(ResultOf(group, input.k));
+    if (group.generation) generations.insert(*group.generation);
   }
   lineage_.NoteStep(input.k, generations);
+  prompts_.NoteStep(input.k);
   if (admission_.CountStep(now_, {.ess = input.ess, .kl = input.kl}))
     failures_.RaiseAlarm("max_staleness_too_small", admission_.MakeAdvice());
   effects_->watch = true;

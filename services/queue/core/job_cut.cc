@@ -135,7 +135,7 @@ void Job::FillBatch(int64_t k, bool stream) {
 // Supervised rows: groups of one member, without tokens. Their only content is the row.
 void Job::FillWithRows(Batch& batch) {
   while (batch.groups.size() < spec_.groups_per_step) {
-    const std::optional<RowRef> row = prompts_.Next();
+    const std::optional<RowRef> row = prompts_.Next(batch.k);
     if (!row) break;
     const Group& group = groups_.OpenSupervised(queue_incarnation_, *row, batch.k, now_);
     ++ledger_.accepted;

@@ -117,6 +117,7 @@ void Job::CompleteGroup(const Group& group) {
   const std::optional<std::string> rejection = FindRejection(group, spec_.filter);
   if (rejection) {
     failures_.NoteRejected(group.row, SourceName(group), *rejection);
+    prompts_.NoteRejected(ResultOf(group, group.slot));
     return DropGroup(group, "filtered");
   }
   failures_.NoteAccepted(group.row);

@@ -83,6 +83,7 @@ absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore
     RestoreReplay(cursor.version);
   } else if (!lost) {
     RestoreRequeue(cursor.version, cursor.ledger.hash);
+    prompts_.ResetSampler(cursor.prompts.sampler);
   }
 
   replay_end_ = fork;
@@ -113,6 +114,11 @@ absl::Status Job::RestoreLost(const Cursor& cursor) {
                        absl::StrCat("the cursor names row ", row.index, " of source ", row.source,
                                     ", which the data does not have"));
     }
+  }
+
+  if (!prompts_.Fits(cursor.prompts)) {
+    return BadCursor(absl::StatusCode::kInvalidArgument,
+                     "the cursor's sampler does not fit the job's data.order.sampler");
   }
 
   // What was trained is in the trainer's checkpoint; what lived in the queue is lost.

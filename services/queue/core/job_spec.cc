@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -23,11 +24,11 @@ absl::Status BadSpec(absl::string_view message) {
 absl::Status CheckSupported(const Spec& spec) {
   if (spec.sampler < Sampler::kUniform || spec.sampler > Sampler::kAdaptive)
     return BadSpec("data.order.sampler is unset");
-  if (spec.sampler != Sampler::kUniform) {
-    return Unsupported("data.order.sampler",
-                       spec.sampler == Sampler::kLevels ? "levels" : "adaptive",
-                       "set it to uniform");
-  }
+  if (spec.sampler != Sampler::kUniform && (spec.epochs > 0 || spec.rows_only))
+    return BadSpec(
+        "data.order.sampler is not uniform, but the job limits epochs or samples no answers");
+  if (spec.sampler == Sampler::kLevels && (spec.level_window == 0 || !std::isfinite(spec.level_up)))
+    return BadSpec("data.order.level_window is 0, or level_up is not finite");
   if (spec.policies.size() != 1)
     return Unsupported("policies", absl::StrCat(spec.policies.size()), "train one policy");
   return absl::OkStatus();
@@ -95,6 +96,11 @@ absl::Status CheckDeterministic(const Spec& spec) {
   if (spec.oversample != 0)
     return BadSpec(absl::StrCat("run.deterministic needs queue.admission.oversample 0, it is ",
                                 spec.oversample));
+  if (spec.sampler != Sampler::kUniform && spec.filter != Filter::kNone)
+    return BadSpec(
+        "run.deterministic needs data.order.sampler uniform, or no "
+        "algorithm.advantage.group_filter: "
+        "the sampler goes by groups that are rejected, and these come in any order");
   if (spec.straggler == Straggler::kWait || spec.straggler == Straggler::kMask)
     return absl::OkStatus();
   return BadSpec(absl::StrCat("run.deterministic needs queue.straggler.policy wait or mask; ",

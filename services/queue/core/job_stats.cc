@@ -41,7 +41,8 @@ StatsAnswer Job::Stats() const {
                     .version = batches_.version(),
                     .lowest = engines_.LowestVersion(now_).value_or(-1),
                     .admission_staleness = admission_.versions(),
-                    .advice = admission_.MakeAdvice()};
+                    .advice = admission_.MakeAdvice(),
+                    .sampler = prompts_.DescribeSampler()};
   stats.groups = {{"open", groups_.open().size()},
                   {"accepted", groups_.accepted().size()},
                   {"in_batch", 0},

@@ -1,21 +1,36 @@
 #include "services/queue/core/prompts.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
 
 namespace sluice::queue {
+namespace {
+
+std::unique_ptr<RowSampler> MakeSampler(const Spec& spec, const RowSource* rows) {
+  switch (spec.sampler) {
+    case Sampler::kLevels: return MakeLevelSampler(spec, rows);
+    case Sampler::kAdaptive: return MakeAdaptiveSampler(spec, rows);
+    default: return nullptr;
+  }
+}
+
+}  // namespace
 
 Prompts::Prompts(const Spec& spec, std::shared_ptr<const RowSource> rows)
     : seed_(spec.seed),
       epochs_(spec.epochs),
       reissues_(spec.reissues),
+      max_staleness_(spec.max_staleness),
       sources_(spec.sources),
       rows_(std::move(rows)),
       quarantined_(sources_.size()),
-      shuffles_(sources_.size()) {
+      shuffles_(sources_.size()),
+      sampler_(MakeSampler(spec, rows_.get())) {
   progress_.drawn.assign(sources_.size(), 0);
+  if (sampler_ != nullptr) progress_.sampler.sources.resize(sources_.size());
 }
 
 bool Prompts::IsSpent(uint32_t source) const {
@@ -56,7 +71,7 @@ uint64_t Prompts::ShuffledRow(uint32_t source, uint64_t epoch, uint64_t place) {
   return shuffle.order[place];
 }
 
-std::optional<RowRef> Prompts::Next() {
+std::optional<RowRef> Prompts::Next(int64_t step) {
   if (!progress_.again.empty()) {
     const RowRef row = progress_.again.front();
     progress_.again.erase(progress_.again.begin());
@@ -73,6 +88,12 @@ std::optional<RowRef> Prompts::Next() {
   }
 
   if (!next) return std::nullopt;
+  if (sampler_ != nullptr) {
+    LearnBelow(step - max_staleness_);
+    ++progress_.drawn[*next];
+    return sampler_->Draw(*next, &progress_.sampler.sources[*next],
+                          [&](uint64_t index) { return quarantined_[*next].contains(index); });
+  }
   const RowRef row = NextFresh(*next);
   ++progress_.drawn[*next];
   SkipQuarantined(*next);
@@ -88,7 +109,7 @@ RowRef Prompts::NextFresh(uint32_t source) {
 }
 
 void Prompts::SkipQuarantined(uint32_t source) {
-  if (quarantined_[source].empty()) return;
+  if (quarantined_[source].empty() || sampler_ != nullptr) return;
   while (!IsSpent(source) && quarantined_[source].contains(NextFresh(source).index))
     ++progress_.drawn[source];
 }
@@ -134,15 +155,85 @@ uint32_t Prompts::Readmit(const std::function<bool(const RowRef&)>& which) {
   return count;
 }
 
+void Prompts::NoteTrained(const GroupResult& result) {
+  if (sampler_ == nullptr || result.answers == 0 || !HasRow(result.row)) return;
+  if (result.step < progress_.sampler.noted) return;
+  std::vector<GroupResult>& pending = progress_.sampler.pending;
+  const auto later = [](int64_t step, const GroupResult& other) { return step < other.step; };
+  pending.insert(std::upper_bound(pending.begin(), pending.end(), result.step, later), result);
+}
+
+void Prompts::NoteRejected(const GroupResult& result) {
+  if (sampler_ != nullptr && result.answers > 0 && HasRow(result.row)) Learn(result);
+}
+
+void Prompts::NoteStep(int64_t k) {
+  progress_.sampler.noted = std::max(progress_.sampler.noted, k + 1);
+}
+
+// Takes in the results of all steps below `step`.
+void Prompts::LearnBelow(int64_t step) {
+  std::vector<GroupResult>& pending = progress_.sampler.pending;
+  auto it = pending.begin();
+  for (; it != pending.end() && it->step < step; ++it) Learn(*it);
+  pending.erase(pending.begin(), it);
+}
+
+void Prompts::Learn(const GroupResult& result) {
+  std::string news = sampler_->Learn(result, &progress_.sampler.sources[result.row.source]);
+  if (!news.empty()) news_.push_back(std::move(news));
+}
+
+std::vector<std::string> Prompts::DescribeSampler() const {
+  std::vector<std::string> sentences;
+  for (uint32_t s = 0; sampler_ != nullptr && s < sources_.size(); ++s) {
+    if (rows_->rows(s) > 0)
+      sentences.push_back(sampler_->Describe(s, progress_.sampler.sources[s]));
+  }
+  return sentences;
+}
+
 Row Prompts::Read(const RowRef& ref) const {
   return {
       .ref = ref, .source = sources_[ref.source].name, .json = rows_->json(ref.source, ref.index)};
 }
 
+bool Prompts::Fits(const Progress& progress) const {
+  const SamplerState& sampler = progress.sampler;
+  const auto has = [&](const RowRef& row) { return HasRow(row); };
+  if (progress.drawn.size() != sources_.size() ||
+      !std::all_of(progress.again.begin(), progress.again.end(), has) ||
+      !std::all_of(progress.quarantined.begin(), progress.quarantined.end(), has) ||
+      sampler.sources.size() != (sampler_ == nullptr ? 0 : sources_.size()))
+    return false;
+
+  for (uint32_t s = 0; s < sampler.sources.size(); ++s) {
+    if (!sampler_->IsValid(s, sampler.sources[s])) return false;
+  }
+  return std::all_of(
+      sampler.pending.begin(), sampler.pending.end(),
+      [&](const GroupResult& result) { return result.answers > 0 && HasRow(result.row); });
+}
+
 void Prompts::Reset(Progress progress) {
-  SLUICE_CHECK(progress.drawn.size() == sources_.size());
+  SLUICE_CHECK(Fits(progress));
   progress_ = std::move(progress);
+  if (sampler_ != nullptr) sampler_->Rebuild(progress_.sampler.sources);
   IndexQuarantined();
+}
+
+void Prompts::ResetSampler(SamplerState state) {
+  if (sampler_ == nullptr) return;
+  state.sources.resize(sources_.size());  // The run begins anew if there are none.
+  for (uint32_t s = 0; s < sources_.size(); ++s) {
+    const SamplerSource& now = progress_.sampler.sources[s];
+    SamplerSource& then = state.sources[s];
+    if (then.level == now.level) then.drawn = std::max(then.drawn, now.drawn);
+    then.weighted = std::max(then.weighted, now.weighted);
+    then.uniform = std::max(then.uniform, now.uniform);
+  }
+  progress_.sampler = std::move(state);
+  sampler_->Rebuild(progress_.sampler.sources);
 }
 
 void Prompts::IndexQuarantined() {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "services/queue/core/row_sampler.h"
 #include "services/queue/core/types.h"
 
 namespace sluice::queue {
@@ -21,11 +22,14 @@ class RowSource {
   virtual uint64_t rows(uint32_t source) const = 0;
   // The row as JSON: its mapped fields (SourceSpec::fields), with sorted keys.
   virtual std::string json(uint32_t source, uint64_t index) const = 0;
+  // The row's level. Only for the sampler levels.
+  virtual int64_t level(uint32_t source, uint64_t index) const { return 0; }
 };
 
-// Which prompt comes next. Each epoch of a source is a shuffle of its rows by (job seed, source,
-// epoch). Sources take turns by weight, and prompts to be drawn again go first. The order depends
-// only on the seed and on the calls so far.
+// Which prompt comes next. Sources take turns by weight, and prompts to be drawn again go first.
+// With the sampler uniform, each epoch of a source is a shuffle of its rows by (job seed, source,
+// epoch); the others choose rows by the rewards so far (row_sampler.h). The order depends only on
+// the seed and on the calls so far.
 class Prompts {
  public:
   // What a cursor keeps. Together with the prompts whose groups still live, it tells which draws
@@ -35,12 +39,15 @@ class Prompts {
     std::vector<uint64_t> drawn;
     std::vector<RowRef> again;        // Prompts to be drawn again, in this order.
     std::vector<RowRef> quarantined;  // Prompts that are drawn no more. Each row stands here once.
+    SamplerState sampler;
   };
 
   Prompts(const Spec& spec, std::shared_ptr<const RowSource> rows);
 
-  // The next prompt; none: all epochs are drawn and nothing is to be drawn again.
-  std::optional<RowRef> Next();
+  // The next prompt, for a group of this step; none: all epochs are drawn and nothing is to be
+  // drawn again. Samplers go by the trained groups of steps below step - max_staleness: at the time
+  // of the draw these are trained, however fast rollouts and trainers are.
+  std::optional<RowRef> Next(int64_t step);
   bool exhausted() const;
 
   // What becomes of a prompt that failed: it is drawn again, it is drawn no more from now on, or an
@@ -71,9 +78,25 @@ class Prompts {
   // Whether every row of the source is quarantined.
   bool AllQuarantined(uint32_t source) const;
 
+  // Tells the sampler what the answers of a group have earned: of one that was trained, and of one
+  // that was rejected. The latter counts from the next draw on, because a step whose groups are all
+  // rejected needs other rows to be filled. Nothing happens if the sampler is uniform.
+  void NoteTrained(const GroupResult& result);
+  void NoteRejected(const GroupResult& result);
+  // The results of all groups of step k have been told.
+  void NoteStep(int64_t k);
+  // What samplers have to tell since the last call.
+  std::vector<std::string> TakeNews() { return std::exchange(news_, {}); }
+  // What the sampler has learned, a sentence for each source.
+  std::vector<std::string> DescribeSampler() const;
+
   Row Read(const RowRef& ref) const;
   const Progress& progress() const { return progress_; }
+  // Whether the progress is one of these sources.
+  bool Fits(const Progress& progress) const;
   void Reset(Progress progress);
+  // The run goes back: what its sampler has learned since `state` counts no more. Draws stay drawn.
+  void ResetSampler(SamplerState state);
 
  private:
   friend struct Access;  // dump.cc
@@ -82,6 +105,8 @@ class Prompts {
   RowRef NextFresh(uint32_t source);
   void SkipQuarantined(uint32_t source);
   void IndexQuarantined();
+  void LearnBelow(int64_t step);
+  void Learn(const GroupResult& result);
 
   struct Shuffle {
     std::optional<uint64_t> epoch;
@@ -89,7 +114,7 @@ class Prompts {
   };
 
   const uint64_t seed_;
-  const uint32_t epochs_, reissues_;
+  const uint32_t epochs_, reissues_, max_staleness_;
   const std::vector<SourceSpec> sources_;
   const std::shared_ptr<const RowSource> rows_;
   // As long as a source has draws left, its next fresh draw is a row that is not quarantined
@@ -97,6 +122,8 @@ class Prompts {
   Progress progress_;
   std::vector<std::set<uint64_t>> quarantined_;  // Rows of progress_.quarantined, by source.
   std::vector<Shuffle> shuffles_;                // The current epoch of each source.
+  const std::unique_ptr<RowSampler> sampler_;    // Null: the sampler is uniform.
+  std::vector<std::string> news_;
 };
 
 }  // namespace sluice::queue

@@ -46,6 +46,7 @@ struct StatsAnswer {
   std::map<std::string, double> acceptance;
   // The numbers behind admission_staleness, and what to do if max_staleness is too small.
   std::string advice;
+  std::vector<std::string> sampler;  // Prompts::DescribeSampler().
 };
 
 enum class PeekWhat { kGroups = 1, kTasks, kBatches, kPrompts, kViolations, kLineage };

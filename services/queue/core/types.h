@@ -154,7 +154,9 @@ struct Spec {
   uint32_t token_bytes = 0;
   std::vector<SourceSpec> sources;
   Sampler sampler = Sampler::kUniform;
-  uint32_t epochs = 0;  // 0: until limits end it.
+  double level_up = 0.7;        // With kLevels: the mean reward at which the next level begins,
+  uint32_t level_window = 200;  // of so many answers.
+  uint32_t epochs = 0;          // 0: until limits end it.
   Filter filter = Filter::kNone;
   uint32_t max_rejected_steps = 10;
   std::vector<TaskSpec> tasks;
@@ -182,8 +184,8 @@ struct Spec {
 SLUICE_FIELDS(Spec, seed, deterministic, policies, groups_per_step, group_size, group_min,
               max_staleness, admission_staleness, min_ess, max_kl, oversample, statistic, straggler,
               wait, reissues, min_trainable, max_version_span, max_steps, durability, quota_bytes,
-              lease, member_tokens, token_bytes, sources, sampler, epochs, filter,
-              max_rejected_steps, tasks, sampling, rows_only, skip_bad_rows)
+              lease, member_tokens, token_bytes, sources, sampler, level_up, level_window, epochs,
+              filter, max_rejected_steps, tasks, sampling, rows_only, skip_bad_rows)
 
 struct Worker {
   std::string id;

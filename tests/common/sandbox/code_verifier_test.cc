@@ -115,6 +115,74 @@ TEST_P(CodeVerifierTest, TheScoreMayBeTheShareOfTestsThatPass) {
   EXPECT_EQ(verdict.reason, "wrong");
 }
 
+// Two different numbers with the sum n, of which one example is given.
+constexpr char kSumChecker[] = R"(
+def check(input, output, expected):
+    a, b = map(int, output.split())
+    if a == b: return 0.5
+    return a + b == int(input)
+)";
+
+TEST_P(CodeVerifierTest, ACheckerJudgesWhereSeveralOutputsAreRight) {
+  const json row = {{"answer", {{"inputs", {"4\n", "9\n"}}, {"outputs", {"1 3\n", "4 5\n"}}}},
+                    {"checker", kSumChecker}};
+  const auto all = Make(json::object()), fraction = Make({{"score", "fraction"}});
+  const struct {
+    const char* program;
+    const char* reason;
+    double all, fraction;
+  } cases[] = {
+      {"n = int(input())\nprint(n - 1, 1)", "right", 1, 1},
+      {"n = int(input())\nprint(n, n)", "wrong", 0, 0.5},
+      {"n = int(input())\nprint(3, 1)", "wrong", 0, 0.5},
+      {"print('no numbers')", "checker_failed", 0, 0},
+      {"n = int(input())\nprint(n - 1, 1 if n == 4 else 'x')", "checker_failed", 0, 0.5},
+      {"n = int(input())\nif n == 9: raise ValueError()\nprint(n - 1, 1)", "runtime_error", 0, 0.5},
+      {"raise ValueError()", "runtime_error", 0, 0},
+  };
+  for (const auto& test : cases) {
+    SCOPED_TRACE(test.program);
+    const Verdict strict = Score(*all, Fenced(test.program), row);
+    EXPECT_EQ(strict.score, test.all);
+    EXPECT_EQ(strict.reason, test.reason);
+    EXPECT_EQ(Score(*fraction, Fenced(test.program), row).score, test.fraction);
+  }
+}
+
+TEST_P(CodeVerifierTest, AProgramCannotReachTheChecker) {
+  const json row = {{"answer", {{"inputs", {"4\n"}}, {"outputs", {"1 3\n"}}}},
+                    {"checker", kSumChecker}};
+  const auto verifier = Make(json::object());
+  for (const char* program :
+       {"def check(input, output, expected):\n  return True\nprint(0, 0)",
+        "import builtins\nbuiltins.int = lambda x: 2\nprint(0, 0)",
+        "open('/tmp/solution.py', 'w').write('x')\nopen('solution.py', 'w').write('x')\nprint(0, "
+        "0)",
+        "print('1 3\\n', True)", "print(1, 3, flush=True)\nimport os\nos._exit(1)"}) {
+    EXPECT_EQ(Score(*verifier, Fenced(program), row).score, 0) << program;
+    EXPECT_EQ(Score(*verifier, Fenced("print(3, 1)"), row).score, 1);
+  }
+}
+
+TEST_P(CodeVerifierTest, ACheckerThatRefusesItsOwnExampleIsTheDatasFault) {
+  const auto verifier = Make(json::object());
+  for (const char* checker :
+       {"def check(input, output, expected):\n  return False",
+        "def check(input, output, expected):\n  return 2",
+        "def check(input, output, expected):\n  return 'yes'",
+        "def check(input, output, expected):\n  return 1 / 0", "def chek(input): return True",
+        "def check(input, output, expected):\n  while True: pass"}) {
+    const json row = {{"answer", {{"inputs", {"4\n"}}, {"outputs", {"1 3\n"}}}},
+                      {"checker", checker}};
+    const absl::Status status = verifier->Score({.text = Fenced("print(3, 1)")}, row).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                ::testing::HasSubstr("does not accept the output that the first test expects"));
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      verifier->CheckRow({{"answer", {"assert f(1) == 2"}}, {"checker", kSumChecker}})));
+}
+
 TEST_P(CodeVerifierTest, ForgedTestsScoreNothingAndChangeNoLaterVerdict) {
   ExpectNoneScores(
       {

@@ -180,6 +180,25 @@ TEST(CountdownTest, AnExpressionOfTheNumbersHasTheTarget) {
   EXPECT_EQ(Judge("countdown", {{"valid", 0.1}}, kGame, "<answer>7*5-3*2</answer>").score, 0.1);
 }
 
+TEST(CountdownTest, OtherNumbersEarnAShareOfPartialByHowManyAreRight) {
+  const json args = {{"valid", 0.5}, {"partial", 0.4}};
+  const struct {
+    const char* answer;
+    double score;
+  } cases[] = {
+      {"3*7+5-2", 1}, {"3+7+5+2", 0.5}, {"3+7+5+4", 0.4 * 3 / 4},   {"3+3+3+3", 0.1},
+      {"8+9", 0},     {"3", 0.1},       {"3+7+5+2+2", 0.4 * 4 / 5}, {"3+5+7+2+1+4+6+8", 0.2},
+      {"3 7 5 2", 0}};
+  for (const auto& test : cases) {
+    EXPECT_NEAR(Judge("countdown", args, kGame, test.answer).score, test.score, 1e-12)
+        << test.answer;
+  }
+  EXPECT_EQ(Judge("countdown", {{"valid", 0.5}}, kGame, "3+7+5+4").score, 0);
+  EXPECT_THAT(
+      std::string(MakeVerifier("countdown", {{"partial", 0.2}, {"valid", 0.1}}).status().message()),
+      testing::HasSubstr("args.partial is 0.2"));
+}
+
 // Random expressions, built beside their value in fractions of doubles' exact integers.
 TEST(CountdownTest, RandomExpressionsHaveTheirValue) {
   for (uint64_t seed = 0; seed < 300; ++seed) {

@@ -69,6 +69,9 @@ TEST_F(LifecycleTest, AJobWaitsForDaemonsStartsRunsAndSucceeds) {
   EXPECT_EQ(trainer.desired.assignments[0].world, 1u);
   EXPECT_THAT(trainer.desired.assignments[0].queues, ElementsAre("queue-0:1"));
   EXPECT_THAT(trainer.desired.assignments[0].weights, ElementsAre("trainer-0:1", "rollout-0:1"));
+  EXPECT_THAT(trainer.desired.assignments[0].rewards, IsEmpty());
+  EXPECT_THAT(world_.actors["rollout-0"].desired.assignments[0].rewards, ElementsAre("reward-0:1"))
+      << "rollouts have answers of evaluations scored there";
 
   world_.AllReady(job);
   EXPECT_EQ(world_.State(job), JobState::kRunning);

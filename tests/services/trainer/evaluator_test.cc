@@ -56,7 +56,7 @@ class Rollout : public Service::WithCallbackMethod_Evaluate<Service::Service> {
   }
 
   // Ends call n with a result of 10 rows, half of them truncated.
-  void Answer(size_t n, double reward) {
+  void Answer(size_t n, double reward, std::vector<uint32_t> generations = {4'000'000'000}) {
     engine::v1::EvaluateResponse response;
     engine::v1::EvaluationResult& result = *response.mutable_result();
     result.set_rows(10);
@@ -64,6 +64,10 @@ class Rollout : public Service::WithCallbackMethod_Evaluate<Service::Service> {
     result.set_truncated(5);
     result.set_reward(reward);
     (*result.mutable_pass())[1] = reward / 2;
+    result.mutable_reward_interval()->set_low(reward - 0.1);
+    result.mutable_reward_interval()->set_high(reward + 0.1);
+    (*result.mutable_pass_interval())[1].set_high(0.75);
+    result.mutable_generations()->Add(generations.begin(), generations.end());
     CallAt(n)->Send(std::move(response));
     End(n, absl::OkStatus());
   }
@@ -169,14 +173,32 @@ TEST_F(EvaluatorTest, AVersionStaysPinnedUntilItsEvaluationHasEnded) {
   EXPECT_EQ(values.at("eval/heldout/reward"), 0.8);
   EXPECT_EQ(values.at("eval/heldout/pass@1"), 0.4);
   EXPECT_EQ(values.at("eval/heldout/truncated"), 0.5);
+  EXPECT_EQ(values.at("eval/heldout/reward_low"), 0.8 - 0.1);
+  EXPECT_EQ(values.at("eval/heldout/reward_high"), 0.8 + 0.1);
+  EXPECT_EQ(values.at("eval/heldout/pass@1_low"), 0);
+  EXPECT_EQ(values.at("eval/heldout/pass@1_high"), 0.75);
+  EXPECT_EQ(values.at("eval/heldout/generation"), 4e9);
   EXPECT_EQ(values.at("eval/version"), 50);
   EXPECT_EQ(values.at("eval/score"), 0.8);
   EXPECT_THAT(evaluator.TakeValues(57), IsEmpty()) << "a report carries them once";
   EXPECT_THAT(
       events(),
       ElementsAre(
-          "evaluation: version 50: heldout 0.8000 (pass@1 0.4000, 10 rows, 50.0% truncated); "
-          "the best so far"));
+          "evaluation: version 50: heldout 0.8000 [0.7000, 0.9000] (pass@1 0.4000, 10 rows, 50.0% "
+          "truncated); the best so far"));
+}
+
+TEST_F(EvaluatorTest, AnswersThatDifferentRewardsHaveScoredAreReported) {
+  Evaluator& evaluator = Make();
+  evaluator.Start(Publish(50, 1));
+  rollout_.AwaitCall(0);
+  rollout_.Answer(0, 0.5, {7, 9});
+  evaluator.Await();
+
+  ASSERT_EQ(events().size(), 2u);
+  EXPECT_THAT(events()[0], HasSubstr("eval_mixed_rewards: evaluation of version 50 on heldout: 2 "
+                                     "generations of the rewards scored it"));
+  EXPECT_FALSE(evaluator.TakeValues(51).contains("eval/heldout/generation"));
 }
 
 TEST_F(EvaluatorTest, TheScoreIsTheMeanOverTheDatasets) {

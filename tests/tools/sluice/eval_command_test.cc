@@ -65,6 +65,60 @@ TEST(EvalCommandTest, SeveralAnswersNeedATemperature) {
   EXPECT_THAT(ran.out, HasSubstr("pass@2"));
 }
 
+// Writes a Python file and returns its path.
+std::string WriteReward(const std::string& name, const std::string& text) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/", name);
+  EXPECT_TRUE(WriteFileAtomic(path, text).ok());
+  return path;
+}
+
+CommandRun RunEvalBy(std::vector<std::string> reward) {
+  std::vector<std::string> args = {kModel,     "--init-seed",  "1",        "--data",    kHeldOut,
+                                   "--prompt", "digits",       "--answer", "digits",    "--rows",
+                                   "3",        "--max-tokens", "4",        "--threads", "1",
+                                   "-o",       "json"};
+  args.insert(args.end(), reward.begin(), reward.end());
+  return RunCommand(EvalCommands().front(), std::move(args));
+}
+
+TEST(EvalCommandTest, APluginScoresAsABuiltInVerifierDoes) {
+  const std::string file = WriteReward("reversed.py", R"py(
+def score(data_source, solution_str, ground_truth, extra_info=None):
+    wanted = ground_truth[::-1]
+    right = sum(a == b for a, b in zip(solution_str, wanted))
+    return right / (max(len(solution_str), len(wanted)) + 1)
+)py");
+  const CommandRun by_plugin = RunEvalBy({"--verl", file + ":score"});
+  ASSERT_EQ(by_plugin.code, kDone) << by_plugin.err;
+  // No answer ends within four tokens, so the verifier's divisor is one larger too.
+  const CommandRun by_verifier =
+      RunEvalBy({"--verifier", "text", "--args", R"({"property": "reversed"})"});
+  const auto plugin = nlohmann::json::parse(by_plugin.out),
+             verifier = nlohmann::json::parse(by_verifier.out);
+  EXPECT_EQ(verifier["truncated"], 3);
+  EXPECT_EQ(plugin["score_mean"], verifier["score_mean"]);
+  EXPECT_EQ(plugin["score_interval"], verifier["score_interval"]);
+  EXPECT_NE(plugin["generations"], verifier["generations"]);
+}
+
+TEST(EvalCommandTest, APluginThatCannotStartEndsTheEvaluationWithItsError) {
+  const std::string file = WriteReward("broken.py", "raise RuntimeError('no such model')\n");
+  const CommandRun ran = RunEvalBy({"--verl", file + ":score"});
+  EXPECT_NE(ran.code, kDone);
+  EXPECT_THAT(ran.err, HasSubstr("no such model"));
+  EXPECT_THAT(ran.out, IsEmpty());
+}
+
+TEST(EvalCommandTest, AJudgeNeedsAFileThatNamesIt) {
+  EXPECT_THAT(RunEvalBy({"--verifier", "judge", "--args", R"({"judge": "strict"})"}).err,
+              AllOf(HasSubstr("there is no judge \"strict\" here; the judges are: none"),
+                    HasSubstr("--judges FILE")));
+}
+
+TEST(EvalCommandTest, SomethingMustScore) {
+  EXPECT_THAT(RunEvalBy({}).err, HasSubstr("what scores? give --verifier, --verl, --trl or"));
+}
+
 TEST(EvalCommandTest, ARemoteCodeKeyIsToldOnStderrAndInTheResult) {
   EXPECT_THAT(RunEval(kModel, {}).err, IsEmpty());
 

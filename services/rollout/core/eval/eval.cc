@@ -19,6 +19,10 @@ namespace sluice {
 namespace {
 
 constexpr char kSource[] = "eval";
+// While so many rows for each thread wait for scores, no more are sampled.
+constexpr size_t kMostUnscored = 8;
+// How long scores are awaited between two looks at EvalOptions::cancelled.
+constexpr absl::Duration kAwaitScores = absl::Milliseconds(100);
 
 // Returns the mean of `values`, which must not be empty. It sorts them first, so that the order in
 // which answers ended does not change a bit of the sum.
@@ -33,10 +37,10 @@ class Evaluation {
   Evaluation(const EvalOptions& options, const EvalScorer& score, MadeEngine made,
              std::unique_ptr<PromptRenderer> renderer, Dataset data)
       : options_(options),
-        score_(score),
         renderer_(std::move(renderer)),
         made_(std::move(made)),
-        data_(std::move(data)) {
+        data_(std::move(data)),
+        scoring_(options.scoring_threads, &score) {
     made_.engine->UseTokenizer(&renderer_->tokenizer());
   }
 
@@ -49,14 +53,13 @@ class Evaluation {
     // one waiting.
     const absl::Duration start = Clock::Real()->Monotonic();
     uint64_t row = options_.first_row;
-    while (row < end || !made_.engine->idle()) {
-      while (row < end && open_.size() < 2ull * made_.engine->slots())
-        SLUICE_RETURN_IF_ERROR(AddRow(row++));
+    while (row < end || !made_.engine->idle() || scoring_.waiting() > 0) {
+      while (row < end && HasRoomForRow()) SLUICE_RETURN_IF_ERROR(AddRow(row++));
       if (options_.cancelled && options_.cancelled())
         return absl::CancelledError("the evaluation was cancelled");
-      SLUICE_ASSIGN_OR_RETURN(const StepEvents events, made_.engine->Step());
-      if (!events.failures.empty()) return events.failures.front().status;
-      for (const TokenEvent& event : events.tokens) TakeToken(event);
+      if (made_.engine->idle()) scoring_.Await(kAwaitScores);
+      else SLUICE_RETURN_IF_ERROR(Step());
+      scoring_.Collect();
     }
 
     result_.seconds = absl::ToDoubleSeconds(Clock::Real()->Monotonic() - start);
@@ -66,11 +69,14 @@ class Evaluation {
           result_.too_long, " are too long; a prompt has room for ", MaxPrompt(), " tokens"));
     }
 
-    if (result_.answers > 0) {
-      result_.score_mean = Mean(std::move(scores_));
+    if (!row_means_.empty()) {
+      result_.score_mean = Mean(row_means_);
+      result_.score_interval = BootstrapInterval(std::move(row_means_), options_.seed);
     }
     for (const uint32_t k : options_.pass_k) {
-      if (!passes_[k].empty()) result_.pass[k] = Mean(std::move(passes_[k]));
+      if (passes_[k].empty()) continue;
+      result_.pass_interval[k] = WilsonInterval(passes_[k]);
+      result_.pass[k] = Mean(std::move(passes_[k]));
     }
 
     std::sort(result_.kept.begin(), result_.kept.end(),
@@ -81,20 +87,25 @@ class Evaluation {
   }
 
  private:
-  // Numbers of a row's answers.
+  // A row whose answers have not all ended, or are being scored.
   struct Row {
-    uint32_t open = 0;    // Answers that have not ended.
-    uint32_t scored = 0;  // Answers with a verdict.
-    uint32_t passed = 0;
+    uint64_t number = 0;
+    uint32_t open = 0;  // Answers that have not ended.
+    std::shared_ptr<const RenderedPrompt> prompt;
+    std::vector<EvalText> answers;  // By sample.
   };
   // An answer that has not ended.
   struct Open {
-    uint64_t row = 0;
     uint32_t sample = 0;
-    std::shared_ptr<Row> counts;
-    std::shared_ptr<const RenderedPrompt> prompt;
-    std::vector<int32_t> answer;
+    std::shared_ptr<Row> row;
+    std::vector<int32_t> tokens;
   };
+
+  bool HasRoomForRow() const {
+    const bool scores_wait = options_.scoring_threads > 0 &&
+                             scoring_.waiting() >= kMostUnscored * options_.scoring_threads;
+    return open_.size() < 2ull * made_.engine->slots() && !scores_wait;
+  }
 
   // Returns the most tokens of a prompt. The context must have room for one more, the answer's.
   uint32_t MaxPrompt() const {
@@ -115,7 +126,9 @@ class Evaluation {
 
     // The engine's group 0 means no group, so the row's group is its number plus 1.
     ++result_.rows;
-    const auto counts = std::make_shared<Row>(Row{.open = options_.samples});
+    const auto added = std::make_shared<Row>(
+        Row{.number = row, .open = options_.samples, .prompt = prompt, .answers = {}});
+    added->answers.resize(options_.samples);
     for (uint32_t sample = 0; sample < options_.samples; ++sample) {
       Request request{.id = ++last_id_,
                       .group = row + 1,
@@ -127,62 +140,86 @@ class Evaluation {
                       .trainable = false};
       request.sampling.max_tokens =
           std::min(request.sampling.max_tokens, made_.engine->max_context() - tokens);
-      open_[last_id_] = {.row = row, .sample = sample, .counts = counts, .prompt = prompt};
+      open_[last_id_] = {.sample = sample, .row = added, .tokens = {}};
       SLUICE_RETURN_IF_ERROR(made_.engine->AddRequest(std::move(request)));
     }
     return absl::OkStatus();
   }
 
+  absl::Status Step() {
+    SLUICE_ASSIGN_OR_RETURN(const StepEvents events, made_.engine->Step());
+    if (!events.failures.empty()) return events.failures.front().status;
+    for (const TokenEvent& event : events.tokens) TakeToken(event);
+    return absl::OkStatus();
+  }
+
   void TakeToken(const TokenEvent& event) {
     const auto it = open_.find(event.request);
+    Open& open = it->second;
     ++result_.tokens;
-    it->second.answer.push_back(event.token);
+    open.tokens.push_back(event.token);
     if (event.finish == FinishReason::kNone) return;
-    Score(it->second, event.finish == FinishReason::kLength);
-    open_.erase(it);
-  }
 
-  void Score(const Open& open, bool truncated) {
-    EvalAnswer answer{.row = open.row,
-                      .sample = open.sample,
-                      .messages = open.prompt->messages,
-                      .text = renderer_->AnswerText(open.answer),
-                      .truncated = truncated};
+    const bool truncated = event.finish == FinishReason::kLength;
     result_.truncated += truncated;
-
-    const absl::StatusOr<EvalVerdict> verdict =
-        score_(answer.text, truncated, data_.json(open.row));
-    if (verdict.ok()) {
-      answer.score = verdict->score;
-      scores_.push_back(verdict->score);
-      open.counts->passed += verdict->passes;
-      ++open.counts->scored;
-      ++result_.answers;
-    } else if (result_.unscorable++ == 0) {
-      result_.first_unscorable = std::string(verdict.status().message());
-    }
-
-    if (open.row < options_.first_row + options_.keep) result_.kept.push_back(std::move(answer));
-    if (--open.counts->open == 0) CloseRow(*open.counts);
+    const std::shared_ptr<Row> row = open.row;
+    row->answers[open.sample] = {renderer_->AnswerText(open.tokens), truncated};
+    open_.erase(it);
+    if (--row->open > 0) return;
+    scoring_.Score(row->answers, std::string(data_.json(row->number)),
+                   [this, row](const RowScores& scores) { TakeScores(*row, scores); });
   }
 
-  void CloseRow(const Row& row) {
-    for (const uint32_t k : options_.pass_k) {
-      if (row.scored < k) continue;
-      passes_[k].push_back(PassAtK(row.scored, row.passed, k));
+  void TakeScores(const Row& row, const RowScores& scores) {
+    SLUICE_CHECK(scores.verdicts.size() == row.answers.size());
+    uint32_t scored = 0, passed = 0;
+    double sum = 0;
+    for (uint32_t sample = 0; sample < row.answers.size(); ++sample) {
+      const absl::StatusOr<EvalVerdict>& verdict = scores.verdicts[sample];
+      if (verdict.ok()) {
+        ++scored;
+        sum += verdict->score;
+        passed += verdict->passes;
+      } else {
+        CountUnscorable({row.number, sample}, verdict.status());
+      }
+      if (row.number >= options_.first_row + options_.keep) continue;
+      result_.kept.push_back({.row = row.number,
+                              .sample = sample,
+                              .messages = row.prompt->messages,
+                              .text = row.answers[sample].text,
+                              .score = verdict.ok() ? verdict->score : 0,
+                              .truncated = row.answers[sample].truncated});
     }
+
+    result_.answers += scored;
+    if (scored > 0) {
+      row_means_.push_back(sum / scored);
+      result_.generations.insert(scores.generation);
+    }
+    for (const uint32_t k : options_.pass_k) {
+      if (scored >= k) passes_[k].push_back(PassAtK(scored, passed, k));
+    }
+  }
+
+  // `answer`: its row and sample.
+  void CountUnscorable(std::pair<uint64_t, uint32_t> answer, const absl::Status& why) {
+    if (result_.unscorable++ > 0 && answer > first_unscorable_) return;
+    first_unscorable_ = answer;
+    result_.first_unscorable = std::string(why.message());
   }
 
   const EvalOptions& options_;
-  const EvalScorer& score_;
   const std::unique_ptr<PromptRenderer> renderer_;
   const MadeEngine made_;
   const Dataset data_;
   absl::flat_hash_map<uint64_t, Open> open_;
   uint64_t last_id_ = 0;
   EvalResult result_;
-  std::vector<double> scores_;
+  std::pair<uint64_t, uint32_t> first_unscorable_;  // Row and sample, if there is one.
+  std::vector<double> row_means_;                   // Mean score of each row that has one.
   std::map<uint32_t, std::vector<double>> passes_;  // By k: pass@k of each row.
+  RowScoring scoring_;
 };
 
 }  // namespace

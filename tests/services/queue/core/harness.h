@@ -25,7 +25,7 @@
 namespace sluice::queue {
 
 SLUICE_FIELDS(CancelHint, ref, reason, worker)
-SLUICE_FIELDS(Alarm, code, message)
+SLUICE_FIELDS(Alarm, code, message, is_news)
 SLUICE_FIELDS(Effects, answers, cancel, alarms, watch, stored)
 
 template <typename T>
@@ -43,17 +43,23 @@ inline std::vector<PayloadRun> AsRead(const Encoded& encoded) {
   return {{.owner = all, .bytes = *all}};
 }
 
-// Data sources of the given sizes. The text of a row names its source and index.
+// Data sources of the given sizes. The text of a row names its source and index. Levels go from 1
+// to `levels`, by turns.
 class Rows : public RowSource {
  public:
-  explicit Rows(std::vector<uint64_t> sizes) : sizes_(std::move(sizes)) {}
+  explicit Rows(std::vector<uint64_t> sizes, int64_t levels = 1)
+      : sizes_(std::move(sizes)), levels_(levels) {}
   uint64_t rows(uint32_t source) const override { return sizes_[source]; }
   std::string json(uint32_t source, uint64_t index) const override {
     return absl::StrCat("{\"prompt\":\"", source, ".", index, "\"}");
   }
+  int64_t level(uint32_t, uint64_t index) const override {
+    return 1 + static_cast<int64_t>(index) % levels_;
+  }
 
  private:
   const std::vector<uint64_t> sizes_;
+  const int64_t levels_;
 };
 
 // Two groups of two members per step, one data source, one reward task.
@@ -125,12 +131,12 @@ inline Record PieceRecord(const TrajectoryRef& owner, const Id16& lease, Segment
 class Harness {
  public:
   explicit Harness(Spec spec = SmallSpec(), std::vector<uint64_t> rows = {1000},
-                   int64_t queue_incarnation = 1)
+                   int64_t queue_incarnation = 1, int64_t levels = 1)
       : spec_(spec),
         options_({.id = std::string(32, 'a'),
                   .queue_incarnation = static_cast<uint32_t>(queue_incarnation),
                   .seed = 99}),
-        rows_(std::make_shared<Rows>(std::move(rows))),
+        rows_(std::make_shared<Rows>(std::move(rows), levels)),
         job_(std::make_unique<Job>(options_, spec, rows_)),
         twin_(std::make_unique<Job>(options_, spec, rows_)) {}
 
@@ -261,7 +267,7 @@ class Harness {
     return PutOne(Reward(), record);
   }
 
-  // Scores all ready tasks and returns their number. Member m gets reward m.
+  // Scores all ready tasks and returns their number. Member m gets reward_of() of its task.
   int ScoreAll() {
     const uint64_t call =
         Send(Reward(), LeaseTasks{.request = Request(), .rooms = {{"cpu", 1000}}});
@@ -273,8 +279,7 @@ class Harness {
 
     const auto leased = Result<LeaseTasksAnswer>(call);
     EXPECT_TRUE(leased.ok()) << leased.status();
-    for (const TaskGrant& task : leased->tasks)
-      EXPECT_TRUE(PutReward(task, *task.owner.member).ok());
+    for (const TaskGrant& task : leased->tasks) EXPECT_TRUE(PutReward(task, reward_of(task)).ok());
     return static_cast<int>(leased->tasks.size());
   }
 
@@ -333,6 +338,10 @@ class Harness {
   std::vector<CancelHint> cancel;
   std::string cursor;
   std::optional<double> ess;  // What the trainer reports with each step.
+  // The reward of a task. By default member m gets reward m.
+  std::function<double(const TaskGrant&)> reward_of = [](const TaskGrant& task) {
+    return *task.owner.member;
+  };
   int64_t trainer_incarnation = 1, reward_incarnation = 1, loaded = 0;
   std::map<std::string, int64_t> rollouts = {{"r1", 1}, {"r2", 1}};
   Instant now = absl::Seconds(1000);

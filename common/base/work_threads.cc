@@ -1,11 +1,11 @@
-#include "services/reward/threads.h"
+#include "common/base/work_threads.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace sluice::reward {
+namespace sluice {
 
-void Threads::Run(std::function<void()> work) {
+void WorkThreads::Run(std::function<void()> work) {
   MutexLock lock(&mu_);
   if (stopped_) return;
   waiting_.push_back(std::move(work));
@@ -14,17 +14,17 @@ void Threads::Run(std::function<void()> work) {
   changed_.NotifyAll();
 }
 
-uint32_t Threads::free() const {
+uint32_t WorkThreads::free() const {
   MutexLock lock(&mu_);
   return most_ - std::min<uint32_t>(most_, running_ + static_cast<uint32_t>(waiting_.size()));
 }
 
-void Threads::AwaitEnd(absl::Duration timeout) {
+void WorkThreads::AwaitEnd(absl::Duration timeout) {
   MutexLock lock(&mu_);
   if (!stopped_) changed_.WaitFor(&mu_, timeout);
 }
 
-void Threads::Stop() {
+void WorkThreads::Stop() {
   std::vector<std::thread> threads;
   {
     MutexLock lock(&mu_);
@@ -36,7 +36,7 @@ void Threads::Stop() {
   for (std::thread& thread : threads) thread.join();
 }
 
-void Threads::Loop() {
+void WorkThreads::Loop() {
   while (true) {
     std::function<void()> work;
     {
@@ -56,4 +56,4 @@ void Threads::Loop() {
   }
 }
 
-}  // namespace sluice::reward
+}  // namespace sluice

@@ -8,14 +8,14 @@
 
 #include "common/base/mutex.h"
 
-namespace sluice::reward {
+namespace sluice {
 
 // Runs functions on threads of its own, at most `most` at a time. A thread is started when all
 // others are busy, so that a job with little work has few. Thread-safe.
-class Threads {
+class WorkThreads {
  public:
-  explicit Threads(uint32_t most) : most_(most) {}
-  ~Threads() { Stop(); }
+  explicit WorkThreads(uint32_t most) : most_(most) {}
+  ~WorkThreads() { Stop(); }
 
   // Runs `work` as soon as a thread is free. After Stop(), it is not run.
   void Run(std::function<void()> work);
@@ -38,4 +38,4 @@ class Threads {
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mu_);
 };
 
-}  // namespace sluice::reward
+}  // namespace sluice

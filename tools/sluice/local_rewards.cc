@@ -1,0 +1,170 @@
+#include "tools/sluice/local_rewards.h"
+
+#include <google/protobuf/util/json_util.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/judges/judge_file.h"
+#include "common/rpc/convert.h"
+#include "common/scoring/job_scorer.h"
+#include "common/verifiers/plugin_spec.h"
+#include "nlohmann/json.hpp"
+#include "tools/sluice/options.h"
+
+namespace sluice::cli {
+namespace {
+constexpr uint32_t kMostWaiting = 32;  // Scores that wait for judges and plug-ins at a time.
+}  // namespace
+
+void AddRewardFlags(CLI::App* app, RewardFlags* flags) {
+  app->add_option("--verifier", flags->verifier,
+                  "such as exact or gsm8k; `sluice config explain reward.rewards.verifier` lists "
+                  "all");
+  app->add_option("--verl", flags->verl, "FILE.py:FUNCTION, a function in verl's convention");
+  app->add_option("--trl", flags->trl, "FILE.py:FUNCTION, a function in TRL's convention");
+  app->add_option("--native", flags->native,
+                  "FILE.py, with a function that has the decorator of sluice_reward.py");
+  app->add_option("--args", flags->args, "the verifier's settings, a JSON object")
+      ->capture_default_str();
+  app->add_option("--judges", flags->judges,
+                  "the file that names the judges, as for sluice-reward; for --verifier judge");
+  AddDuration(app, "--timeout", &flags->timeout, "most time of one call of a judge or plug-in");
+}
+
+absl::StatusOr<job::v1::Reward> RewardOf(const RewardFlags& flags) {
+  nlohmann::json args = nlohmann::json::parse(flags.args, nullptr, /*allow_exceptions=*/false);
+  if (!args.is_object()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--args must be a JSON object, but is ", flags.args));
+  }
+  std::string verifier = flags.verifier;
+  for (const auto& [name, place] :
+       {std::pair{"verl", &flags.verl}, {"trl", &flags.trl}, {"native", &flags.native}}) {
+    if (place->empty()) continue;
+    args[name] = *place;
+    verifier = verifier.empty() ? "plugin" : verifier;
+  }
+  if (verifier.empty())
+    return absl::InvalidArgumentError("what scores? give --verifier, --verl, --trl or --native");
+  VisitPluginPaths(&args, [](const std::string&, std::string* path) {
+    *path = std::filesystem::absolute(*path).lexically_normal().string();
+  });
+
+  job::v1::Reward reward;
+  job::v1::RewardEntry& entry = *reward.add_rewards();
+  entry.set_name(verifier);
+  entry.set_verifier(verifier);
+  entry.set_weight(1);
+  *entry.mutable_timeout() = rpc::ToProto(flags.timeout);
+  // Only a plug-in may look at all answers of a group.
+  entry.set_granularity(verifier == "plugin" ? "group" : "trajectory");
+  if (!google::protobuf::util::JsonStringToMessage(args.dump(), entry.mutable_args()).ok())
+    return absl::InvalidArgumentError(absl::StrCat("--args cannot be read: ", flags.args));
+  return reward;
+}
+
+LocalRewards::~LocalRewards() {
+  stop_.Trigger();
+  for (const auto& [args, plugin] : plugins_) plugin->Stop();
+  if (runner_ != nullptr) runner_->Stop();
+}
+
+absl::StatusOr<std::unique_ptr<LocalRewards>> LocalRewards::Make(const job::v1::Reward& reward,
+                                                                 const std::string& judges) {
+  // Made first without services: what is wrong with the arguments needs no plug-in to be found.
+  SLUICE_RETURN_IF_ERROR(MakeScorer(reward).status());
+  auto rewards = absl::WrapUnique(new LocalRewards);
+  SLUICE_RETURN_IF_ERROR(rewards->ReadJudgesFile(reward, judges));
+  SLUICE_RETURN_IF_ERROR(rewards->StartPlugins(reward));
+  if (RunsCode(reward)) SLUICE_RETURN_IF_ERROR(rewards->StartSandboxes());
+
+  ScorerServices services;
+  LocalRewards* const self = rewards.get();
+  services.ask_judge = [self](const std::string& judge, const std::string& system,
+                              const std::string& user, absl::Duration timeout) {
+    return self->judges_.at(judge)->Ask(system, user, timeout, self->stop_);
+  };
+  services.run_plugin = [self](const std::string& args, const std::vector<nlohmann::json>& items,
+                               absl::Duration timeout) {
+    return self->plugins_.at(args)->Score(items, timeout);
+  };
+  if (self->runner_ != nullptr) {
+    services.run_code = [self](const CodeTask& task, const auto& take) {
+      return self->runner_->Run(task, take);
+    };
+    services.toolchains = self->sandboxes_->identity();
+  }
+  for (const auto& [name, judge] : self->judges_)
+    absl::StrAppend(&services.judges, judge->Identity(), "\n");
+  for (const auto& [args, plugin] : self->plugins_)
+    absl::StrAppend(&services.plugins, plugin->version(), "\n");
+  SLUICE_ASSIGN_OR_RETURN(Scorer scorer, MakeScorer(reward, services));
+  rewards->scorer_ = std::make_unique<Scorer>(std::move(scorer));
+  return rewards;
+}
+
+absl::Status LocalRewards::ReadJudgesFile(const job::v1::Reward& reward, const std::string& path) {
+  std::map<std::string, JudgeConfig> known;
+  if (!path.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(std::vector<JudgeConfig> configs, ReadJudges(path));
+    for (JudgeConfig& config : configs) {
+      const std::string name = config.name;
+      known.emplace(name, std::move(config));
+    }
+  }
+  for (const std::string& name : JudgesOf(reward)) {
+    const auto found = known.find(name);
+    if (found == known.end()) {
+      const auto name_of = [](std::string* out, const auto& judge) { out->append(judge.first); };
+      return ErrorWith(absl::StatusCode::kNotFound,
+                       {.reason = "NO_JUDGE",
+                        .hint = "give a file that names it: --judges FILE, as for sluice-reward"},
+                       absl::StrCat("there is no judge \"", name, "\" here; the judges are: ",
+                                    known.empty() ? "none" : absl::StrJoin(known, ", ", name_of)));
+    }
+    judges_[name] = std::make_unique<JudgeClient>(std::move(found->second));
+    waiting_ = kMostWaiting;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalRewards::StartPlugins(const job::v1::Reward& reward) {
+  for (const job::v1::RewardEntry* const entry : PluginsOf(reward)) {
+    signal(SIGPIPE, SIG_IGN);  // A plug-in may end while it is written to.
+    SLUICE_ASSIGN_OR_RETURN(const nlohmann::json args, VerifierArgs(*entry));
+    std::unique_ptr<PluginHost>& plugin = plugins_[args.dump()];
+    if (plugin != nullptr) continue;
+    SLUICE_ASSIGN_OR_RETURN(PluginSpec spec, ParsePluginSpec(args));
+    waiting_ = std::max(
+        waiting_, std::min(kMostWaiting, static_cast<uint32_t>(spec.processes * spec.in_flight)));
+    SLUICE_ASSIGN_OR_RETURN(plugin,
+                            PluginHost::Make({.job = "sluice",
+                                              .name = entry->name(),
+                                              .spec = std::move(spec),
+                                              .scores_groups = entry->granularity() == "group"}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalRewards::broken() const {
+  for (const auto& [args, plugin] : plugins_) SLUICE_RETURN_IF_ERROR(plugin->broken());
+  return absl::OkStatus();
+}
+
+absl::Status LocalRewards::StartSandboxes() {
+  SLUICE_ASSIGN_OR_RETURN(sandboxes_, sandbox::CodeSandboxes::Make({}));
+  runner_ = std::make_unique<sandbox::CodeRunner>(
+      sandboxes_.get(), sandbox::CodeRunner::Options{.ready = sandboxes_->runs()});
+  waiting_ = std::max(waiting_, sandboxes_->runs());
+  return absl::OkStatus();
+}
+
+}  // namespace sluice::cli
