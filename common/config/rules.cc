@@ -416,6 +416,34 @@ void CheckCanary(const job::v1::JobSpec& spec, SpecProblems& check) {
                 ", which every step of training passes; wants more than 0");
 }
 
+// Answers that end with the version that they began with, which rollouts hold for them.
+void CheckInflight(const job::v1::JobSpec& spec, SpecProblems& check) {
+  const job::v1::Weights& weights = spec.weights();
+  if (weights.inflight() != "finish") {
+    check.Require(!weights.has_resident_versions(), "weights.resident_versions", "is ",
+                  weights.resident_versions(),
+                  ", but a rollout holds one version unless weights.inflight is finish; leave it "
+                  "out");
+    return;
+  }
+  check.Require(spec.kind() == "rl", "weights.inflight", "is not used by kind: ", spec.kind(),
+                ", which has no rollouts; leave it out");
+  if (spec.kind() != "rl") return;
+
+  // A version that is more than max_staleness behind has no answer that will be trained on.
+  const uint64_t most = uint64_t{spec.queue().max_staleness()} + 1;
+  check.Require(most > 1, "weights.inflight",
+                "is finish, but with queue.max_staleness 0 no answer is trained on that ends after "
+                "its version was replaced; use switch, or raise queue.max_staleness");
+  check.Require(most == 1 || weights.resident_versions() <= most, "weights.resident_versions",
+                "is ", weights.resident_versions(),
+                ", but the maximum is queue.max_staleness + 1 = ", most,
+                ": answers of older versions could never be trained on");
+  check.Require(weights.kv_cache() != "recompute", "weights.kv_cache",
+                "is recompute, but with weights.inflight: finish no answer of the job goes on with "
+                "new weights; leave it out");
+}
+
 // A deterministic job gives the same weights each time, so no decision may depend on the clock or
 // on the order of arrival.
 void CheckDeterministic(const job::v1::JobSpec& spec, SpecProblems& check) {
@@ -631,6 +659,7 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
   CheckCritic(spec, check);
   CheckLora(spec, check);
   CheckCanary(spec, check);
+  CheckInflight(spec, check);
   CheckShard(spec, check);
   CheckRanks(spec, check);
   // Training on the answers of rows uses none of these blocks.

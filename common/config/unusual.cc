@@ -84,6 +84,15 @@ void CheckUnusualSampling(const job::v1::JobSpec& spec, SpecProblems& check) {
       "and clip_low are both 0: the clip range has no width, so hardly any token is trained on");
 }
 
+// What mask gives a long answer, tokens of newer versions, finish keeps from it.
+void CheckUnusualFinish(const job::v1::JobSpec& spec, SpecProblems& check) {
+  check.WarnIf(spec.weights().inflight() == "finish" && spec.queue().straggler().policy() == "mask",
+               "queue.straggler.policy",
+               "is mask, with which a late answer gains tokens of newer versions; with "
+               "weights.inflight: finish it gains none, and is dropped whole if it ends too late. "
+               "wait holds the step for it; drop and shrink end it sooner");
+}
+
 void CheckUnusualKeeping(const job::v1::JobSpec& spec, SpecProblems& check) {
   const job::v1::Checkpoint& checkpoint = spec.checkpoint();
   check.WarnIf(checkpoint.every_steps() == 0 && !checkpoint.has_every(), "checkpoint.every_steps",
@@ -132,6 +141,7 @@ void CheckUnusualGenerators(const job::v1::JobSpec& spec, SpecProblems& check) {
 void CheckUnusual(const job::v1::JobSpec& spec, SpecProblems* problems) {
   CheckUnusualTraining(spec, *problems);
   if (spec.kind() == "rl") CheckUnusualSampling(spec, *problems);
+  CheckUnusualFinish(spec, *problems);
   CheckUnusualKeeping(spec, *problems);
   CheckUnusualGenerators(spec, *problems);
 }

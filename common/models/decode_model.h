@@ -74,8 +74,13 @@ class DecodeModel {
   // DecodeWeights::Apply() and Fingerprints() for the weights that steps compute with, on all
   // threads. Call them between steps.
   virtual std::vector<Fingerprint> ApplyDelta(const WeightDelta& delta, int sign) = 0;
-  virtual std::vector<Fingerprint> Fingerprints(absl::Span<const int64_t> tensors) = 0;
+  std::vector<Fingerprint> Fingerprints(absl::Span<const int64_t> tensors) {
+    return FingerprintsOf(weights(), tensors);
+  }
   virtual std::vector<Fingerprint> Fingerprints() = 0;  // Of all tensors.
+  // Those of other weights, which Pack() or weights().Copy() has made, or SwapWeights() has given.
+  virtual std::vector<Fingerprint> FingerprintsOf(const DecodeWeights& weights,
+                                                  absl::Span<const int64_t> tensors) = 0;
   // Changes a bit of the weights; see DecodeWeights.
   virtual void FlipBit() = 0;
 
@@ -87,15 +92,20 @@ class DecodeModel {
   // as far as its last row. Several tables may name the same block, but a row writes only to a
   // block that no other sequence uses. Tables, blocks, positions and tokens must be in range; this
   // is checked, and a violation aborts.
-  virtual void Step(absl::Span<const Row> rows, absl::Span<const absl::Span<const int32_t>> tables,
-                    float* logits) = 0;
+  void Step(absl::Span<const Row> rows, absl::Span<const absl::Span<const int32_t>> tables,
+            float* logits) {
+    StepWith(weights(), rows, tables, logits);
+  }
+  // The same with other weights; see FingerprintsOf().
+  virtual void StepWith(const DecodeWeights& weights, absl::Span<const Row> rows,
+                        absl::Span<const absl::Span<const int32_t>> tables, float* logits) = 0;
 
   // Does what SampleCpu() does, with all threads, for rows of V logits. Each row's draw is the same
   // for any number of threads.
   virtual void Draw(absl::Span<const SampleRow> rows, SampleDraw* draws) = 0;
 
-  // In a mixture of experts, the experts of each row that wanted logits in the last step: [those
-  // rows, layers, experts_per_token], rising in each layer. Else empty.
+  // In a mixture of experts, the experts of each row that wanted logits in the last call of Step()
+  // or StepWith(): [those rows, layers, experts_per_token], rising in each layer. Else empty.
   virtual absl::Span<const uint16_t> routing() const = 0;
 
   // Makes block `to` a copy of block `from`, in all layers. A sequence that shares its last block

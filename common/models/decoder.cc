@@ -92,9 +92,11 @@ void Decoder<T>::SwapWeights(std::unique_ptr<DecodeWeights>* weights) {
 }
 
 template <typename T>
-void Decoder<T>::Step(absl::Span<const Row> rows,
-                      absl::Span<const absl::Span<const int32_t>> tables, float* logits) {
+void Decoder<T>::StepWith(const DecodeWeights& weights, absl::Span<const Row> rows,
+                          absl::Span<const absl::Span<const int32_t>> tables, float* logits) {
   CheckStep(rows, tables);
+  // Pack() and Copy() make nothing else for this model.
+  step_weights_ = static_cast<const PackedWeights<T>*>(&weights);
   BeginStep(rows, tables, logits);
 
   const size_t tile_rows = static_cast<size_t>(division_.tile_rows());
@@ -172,24 +174,24 @@ void Decoder<T>::BeginTile(absl::Span<const int32_t> rows, Tile<T>* tile) {
 template <typename T>
 void Decoder<T>::RunTile(const Crew& crew, Tile<T>* tile) const {
   crew.ForEach(tile->size(), [&](int64_t r) {
-    packed_->ReadEmbedding(tile->row(r).token, &tile->x[r * shape_.hidden]);
+    step_weights_->ReadEmbedding(tile->row(r).token, &tile->x[r * shape_.hidden]);
     NormRow(0, r, tile);
   });
 
   for (int64_t i = 0; i < config_.num_layers; ++i) {
-    attention_.AddTo(crew, i, packed_->layers()[i], tile);
-    feed_forward_.AddTo(crew, i, packed_->layers()[i], tile);
+    attention_.AddTo(crew, i, step_weights_->layers()[i], tile);
+    feed_forward_.AddTo(crew, i, step_weights_->layers()[i], tile);
     ApplyNextNorm(crew, i + 1, tile);
   }
 
-  head_.Compute(crew, *packed_, tile);
+  head_.Compute(crew, *step_weights_, tile);
 }
 
 // The first norm of a layer, for a row of the tile.
 template <typename T>
 void Decoder<T>::NormRow(int64_t layer, int64_t r, Tile<T>* tile) const {
-  ops_.Norm(&tile->x[r * shape_.hidden], packed_->layers()[layer].input_norm, config_.rms_norm_eps,
-            tile->normed.exact(r));
+  ops_.Norm(&tile->x[r * shape_.hidden], step_weights_->layers()[layer].input_norm,
+            config_.rms_norm_eps, tile->normed.exact(r));
 }
 
 // After the last layer there is nothing to do: LogitsHead norms only the rows that want logits.

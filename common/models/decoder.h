@@ -39,14 +39,15 @@ class Decoder final : public DecodeModel {
   std::vector<Fingerprint> ApplyDelta(const WeightDelta& delta, int sign) override {
     return packed_->Apply(delta, sign, &team_);
   }
-  std::vector<Fingerprint> Fingerprints(absl::Span<const int64_t> tensors) override {
-    return packed_->Fingerprints(tensors, &team_);
+  std::vector<Fingerprint> FingerprintsOf(const DecodeWeights& weights,
+                                          absl::Span<const int64_t> tensors) override {
+    return weights.Fingerprints(tensors, &team_);
   }
   std::vector<Fingerprint> Fingerprints() override { return packed_->Fingerprints(&team_); }
   void FlipBit() override { packed_->FlipBit(); }
 
-  void Step(absl::Span<const Row> rows, absl::Span<const absl::Span<const int32_t>> tables,
-            float* logits) override;
+  void StepWith(const DecodeWeights& weights, absl::Span<const Row> rows,
+                absl::Span<const absl::Span<const int32_t>> tables, float* logits) override;
   void Draw(absl::Span<const SampleRow> rows, SampleDraw* draws) override;
   absl::Span<const uint16_t> routing() const override { return step_.routing; }
 
@@ -80,6 +81,7 @@ class Decoder final : public DecodeModel {
   const NumberOps<T> ops_;
 
   std::unique_ptr<PackedWeights<T>> packed_;
+  const PackedWeights<T>* step_weights_ = nullptr;  // Those of the current step.
   KvCache<T> cache_;
 
   // attention_ keeps references to cache_ and angles_, so they are declared before it.

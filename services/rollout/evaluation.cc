@@ -96,6 +96,7 @@ absl::StatusOr<EvalResult> Evaluations::Run(const Task& task, const EvalSpec::Da
   // The evaluation's part of the session's slots and threads.
   EvalOptions options;
   options.engine = options_.engine;
+  options.engine.max_versions = 1;
   options.engine.slots = ShareOf(options_.slots, spec.share);
   options.engine.threads =
       static_cast<int>(ShareOf(static_cast<uint32_t>(options.engine.threads), spec.share));

@@ -161,6 +161,8 @@ Request Grants::MakeRequest(const queue::v1::Grant& grant, const Member& member,
       // Points to the tokens, and shares the ownership of the whole rendered prompt.
       .prompt = std::shared_ptr<const std::vector<int32_t>>(member.prompt, &member.prompt->tokens),
       .sampled = answer,
+      .sampled_under =
+          answer.empty() ? std::nullopt : std::optional(member.trajectory.versions().back()),
       .seed = grant.seed(),
       .member = member.ref.member(),
       .sampling = sampling,

@@ -21,6 +21,9 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   policy_version =
       registry->AddGauge("sluice_rollout_policy_version", "Number of the version that samples.",
                          labelled("policy", "policy"));
+  resident_versions = registry->AddGauge(
+      "sluice_rollout_resident_versions",
+      "Versions whose weights are held: the newest, and those that answers end with.", job);
 
   kv_usage = registry->AddGauge("sluice_rollout_kv_cache_usage_ratio",
                                 "Share of the KV blocks that running answers hold.");
@@ -86,6 +89,7 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
                                   labelled("phase", name));
   };
   fetch = update("fetch");
+  room = update("room");
   pause = update("pause");
   verify = update("verify");
   const auto bytes = [&](const char* kind) {

@@ -16,6 +16,7 @@ struct Metrics {
   std::shared_ptr<void> series;               // Keeps the job's series alive.
   metrics::Gauge running, waiting, unsealed;  // Numbers of answers.
   metrics::Gauge policy_version;              // Number of the version that samples.
+  metrics::Gauge resident_versions;           // Versions whose weights are held.
   metrics::Gauge kv_usage;                    // Share of the KV blocks that requests hold, 0 to 1.
   // Time of the step thread.
   metrics::Counter decode_seconds, prefill_seconds, activate_seconds, idle_seconds;
@@ -26,10 +27,10 @@ struct Metrics {
   metrics::Counter finished_stop, finished_length, dropped, abandoned;  // Numbers of answers.
   metrics::Counter migrated, resumed, nonfinite;
   metrics::Histogram decode_step, response_tokens, turn;
-  // New weights: time from the announcement to the end of the download, time without sampling, the
-  // part of it in which weights were read again, and versions whose bytes were not those that were
-  // published.
-  metrics::Histogram fetch, pause, verify;
+  // New weights: time from the announcement to the end of the download, time until there was room
+  // for them, time without sampling, the part of it in which weights were read again, and versions
+  // whose bytes were not those that were published.
+  metrics::Histogram fetch, room, pause, verify;
   metrics::Counter fetched_bytes, damaged_downloads, refused_activations, damaged_weights;
   metrics::Counter suspect_tokens;  // Sampled since damaged weights were last found right.
   // Adds the bytes of objects that came, by transport.

@@ -180,6 +180,7 @@ void Session::StartParts() {
       made_.layout, made_.fingerprint, [this](StagedWeights staged) {
         metrics_.fetch.Observe(absl::ToDoubleSeconds(staged.fetch));
         metrics_.fetched_bytes.Add(static_cast<double>(staged.bytes));
+        if (!AwaitRoomFor(staged)) return;
         made_.engine->PrepareWeights(&staged);
         loop_->Activate(std::move(staged));
       });
@@ -205,6 +206,23 @@ void Session::StartParts() {
       QueueWatch::Handlers{
           .on_change = [this](const queue::v1::WatchResponse& change) { OnQueueChange(change); }});
   admitter_->Start();
+}
+
+// Runs on the thread that downloads.
+bool Session::AwaitRoomFor(const StagedWeights& staged) {
+  const bool relabel = staged.tensors == nullptr && staged.delta == nullptr;
+  if (relabel || loop_->stats().room_for_version) return true;
+
+  const absl::Duration since = Clock::Real()->Monotonic();
+  const auto set_waiting = [this](std::optional<std::pair<PolicyVersion, absl::Duration>> waiting) {
+    MutexLock lock(&mu_);
+    without_room_ = waiting;
+  };
+  set_waiting(std::pair(staged.version, since));
+  const bool has_room = loop_->AwaitRoomForVersion();
+  set_waiting(std::nullopt);
+  metrics_.room.Observe(absl::ToDoubleSeconds(Clock::Real()->Monotonic() - since));
+  return has_room;
 }
 
 // Runs on the watch's thread.
@@ -356,6 +374,19 @@ std::vector<common::v1::WaitEdge> Session::Explain() const {
            .at = "trainer",
            .cause = absl::StrCat(options_.worker, " samples nothing: ", damage_.message()),
            .next = "it fetches a whole version and goes on"}));
+    }
+    if (without_room_.has_value()) {
+      const auto& [version, since] = *without_room_;
+      edges.push_back(daemon::MakeWaitEdge(
+          options_.worker,
+          {.kind = "VERSION",
+           .id = version.str(),
+           .cause = absl::StrCat(options_.worker, " has version ", version.str(), ", and holds ",
+                                 engine.versions,
+                                 " (weights.resident_versions): ", engine.oldest_answers,
+                                 " answers are still of version ", engine.oldest_version.str()),
+           .next = "the last of these answers ends, or the queue drops it"}));
+      *edges.back().mutable_since() = rpc::ToProto(Clock::Real()->Monotonic() - since);
     }
     if (!stopping_) object = weights_->wait();
   }

@@ -175,6 +175,9 @@ class Session : private StepLoop::Sink {
   void OnDamage(const WeightDamage& damage) override;
   void OnBroken(absl::Status why) override;
 
+  // Waits until the engine has room for these weights. Returns false if it has ended.
+  bool AwaitRoomFor(const StagedWeights& staged) ABSL_LOCKS_EXCLUDED(mu_);
+
   void OnQueueChange(const queue::v1::WatchResponse& change);
   // What is known of the version that samples; see WeightSubscriber::Options.
   VersionHealth TrialHealth() const;
@@ -217,6 +220,8 @@ class Session : private StepLoop::Sink {
   // Fingerprints in hex, of the highest kDigests versions that sampled here.
   std::map<PolicyVersion, std::string> digests_ ABSL_GUARDED_BY(mu_);
   absl::Status damage_ ABSL_GUARDED_BY(mu_);  // OK: the weights are not known to be damaged.
+  // A version that waits for room in the engine, and since when.
+  std::optional<std::pair<PolicyVersion, absl::Duration>> without_room_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::string trainer_ ABSL_GUARDED_BY(mu_);  // HOST:PORT of the trainer; empty: none for now.
   // Null before StartParts() and after Stop().

@@ -5,6 +5,7 @@
 #include "common/config/check.h"
 #include "common/config/columns.h"
 #include "common/scoring/job_scorer.h"
+#include "services/rollout/engine_spec.h"
 #include "services/rollout/session.h"
 #include "sluice/job/v1/job.pb.h"
 
@@ -40,19 +41,9 @@ absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) 
   SessionSpec read;
   const job::v1::Rollout& rollout = spec.rollout();
 
-  read.engine.kind = rollout.engine().kind().empty() ? "native" : rollout.engine().kind();
-  read.engine.random_init = spec.model().has_init();
-  read.engine.model_path =
-      read.engine.random_init ? spec.model().init().config() : spec.model().path();
-  read.engine.init_seed = spec.model().init().seed();
-  if (spec.model().has_dtype()) {
-    SLUICE_ASSIGN_OR_RETURN(read.engine.dtype, DTypeFromTorchName(spec.model().dtype()));
-  }
-  read.engine.slots = rollout.engine().has_max_running() ? rollout.engine().max_running() : 0;
+  SLUICE_ASSIGN_OR_RETURN(read.engine, EngineSpecOf(spec));
   read.engine.threads = threads;
   read.max_prompt = spec.data().order().max_prompt();
-  read.engine.max_context =
-      std::min(spec.model().max_context(), read.max_prompt + rollout.max_response());
 
   read.sampling = {.temperature = static_cast<float>(rollout.sampling().temperature()),
                    .top_p = rollout.sampling().top_p(),

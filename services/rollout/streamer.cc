@@ -640,6 +640,7 @@ void Streamer::UpdateMetrics() {
   metrics_.waiting.Set(stats.waiting);
   metrics_.unsealed.Set(static_cast<double>(members_.size() - generating_));
   metrics_.policy_version.Set(static_cast<double>(stats.version.number));
+  metrics_.resident_versions.Set(stats.versions);
   metrics_.kv_usage.Set(stats.kv_capacity == 0 ? 0
                                                : static_cast<double>(stats.kv_tokens) /
                                                      static_cast<double>(stats.kv_capacity));

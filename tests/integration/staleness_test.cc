@@ -53,5 +53,48 @@ TEST_P(StalenessTest, NoTrainedTokenIsOlderThanTheBound) {
 INSTANTIATE_TEST_SUITE_P(Bound, StalenessTest, testing::Values(0, 1, 4),
                          testing::PrintToStringParamName());
 
+// The parameter is weights.inflight. Answers are long, and few run at once, so that versions come
+// while they run.
+class InflightTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(InflightTest, AnswersThatFinishAreOfOneVersionAndThoseThatSwitchOfSeveral) {
+  Cluster cluster;
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  // Without a checkpoint the queue keeps all groups until the end.
+  const auto job =
+      SubmitDigits(&cluster, 30,
+                   {absl::StrCat("weights.inflight=", GetParam()), "queue.max_staleness=2",
+                    "checkpoint.every_steps=1000", "model.max_context=64",
+                    "rollout.max_response=50", "rollout.engine.max_running=6"});
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitStep(25, absl::Minutes(3)), absl::OkStatus());
+
+  const auto peeked = cluster.Sluice({"queue", "peek", (*job)->id(), "-o", "json"});
+  ASSERT_EQ(peeked.status(), absl::OkStatus());
+  int answers = 0, of_several = 0;
+  for (const nlohmann::json& group : nlohmann::json::parse(peeked->out).at("groups")) {
+    for (const nlohmann::json& member : group.at("json").at("members")) {
+      if (!member.contains("versions")) continue;
+      ++answers;
+      of_several += member.at("versions").at(0) != member.at("versions").at(1);
+    }
+  }
+  EXPECT_GT(answers, 200);
+  if (absl::string_view(GetParam()) == "finish") {
+    EXPECT_EQ(of_several, 0);
+  } else {
+    EXPECT_GT(of_several, 0);
+  }
+
+  const auto end = (*job)->AwaitEnd(absl::Minutes(3));
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_LE(end->result().staleness_max(), 2);
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
+}
+
+INSTANTIATE_TEST_SUITE_P(Inflight, InflightTest, testing::Values("finish", "switch"),
+                         testing::PrintToStringParamName());
+
 }  // namespace
 }  // namespace sluice::integration

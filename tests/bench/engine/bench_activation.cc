@@ -7,6 +7,10 @@
 // share `density` of the elements. In a job, what comes before the pause happens while the engine
 // samples, so it is shown apart.
 //
+// A third engine gets these deltas too, but holds two versions: its answers end with the version
+// that they began with (weights.inflight: finish), and new ones take their places. It shows what a
+// step costs that computes the rows of two versions.
+//
 // The baseline of a pause is the median decode step of the same run, so the ratio is the number of
 // decode steps that an update costs. That of an apply is a copy of all weights in memory, on one
 // thread. That of memory is the size of the published weights.
@@ -99,27 +103,32 @@ std::pair<StagedWeights, StagedWeights> MakeDeltas(TensorSet old, const TensorSe
           {.state = from, .delta = std::make_shared<const WeightDelta>(std::move(back))}};
 }
 
+constexpr uint32_t kPrompt = 128;
+
+// A request of `tokens` tokens.
+Request RequestOf(int number, uint32_t tokens) {
+  auto prompt = std::make_shared<std::vector<int32_t>>();
+  for (uint32_t t = 0; t < kPrompt; ++t)
+    prompt->push_back(static_cast<int32_t>((t * 37 + static_cast<uint32_t>(number) * 101) % 8192));
+  return {.id = static_cast<uint64_t>(number + 1),
+          .prompt = prompt,
+          .seed = 7,
+          .member = static_cast<uint32_t>(number),
+          .sampling = {.max_tokens = tokens}};
+}
+
 std::unique_ptr<NativeEngine> MakeEngine(const Options& options, const ModelConfig& config,
-                                         const TensorSet& weights) {
-  constexpr uint32_t kPrompt = 128;
+                                         const TensorSet& weights, uint32_t max_versions = 1) {
   const auto new_tokens = static_cast<uint32_t>(options.every * (options.updates + 1));
   auto engine = NativeEngine::Create(config, weights, {1, 1}, {},
                                      {.slots = static_cast<uint32_t>(options.batch),
                                       .max_context = kPrompt + new_tokens,
-                                      .threads = options.threads});
+                                      .threads = options.threads,
+                                      .max_versions = max_versions});
   SLUICE_CHECK_MSG(engine.ok(), engine.status().ToString());
-  for (int i = 0; i < options.batch; ++i) {
-    auto prompt = std::make_shared<std::vector<int32_t>>();
-    for (uint32_t t = 0; t < kPrompt; ++t)
-      prompt->push_back(static_cast<int32_t>((t * 37 + static_cast<uint32_t>(i) * 101) % 8192));
-    SLUICE_CHECK((*engine)
-                     ->AddRequest({.id = static_cast<uint64_t>(i + 1),
-                                   .prompt = prompt,
-                                   .seed = 7,
-                                   .member = static_cast<uint32_t>(i),
-                                   .sampling = {.max_tokens = new_tokens}})
-                     .ok());
-  }
+  if (max_versions > 1) return *std::move(engine);
+  for (int i = 0; i < options.batch; ++i)
+    SLUICE_CHECK((*engine)->AddRequest(RequestOf(i, new_tokens)).ok());
   return *std::move(engine);
 }
 
@@ -136,6 +145,45 @@ Times Run(const Options& options, NativeEngine* engine, const Stage& stage) {
     times.steps.push_back(1e3 * (Seconds() - start));
 
     if (++step % options.every != 0 || engine->idle()) continue;
+    StagedWeights staged = stage(update++);
+    staged.version = {1, 1 + update};
+    const double prepare = Seconds();
+    engine->PrepareWeights(&staged);
+    times.prepares.push_back(1e3 * (Seconds() - prepare));
+    const auto activation = engine->ActivateWeights(staged, KvPolicy::kKeep);
+    SLUICE_CHECK(activation.ok() && activation->accepted);
+    times.pauses.push_back(1e3 * activation->seconds);
+    times.verifies.push_back(1e3 * activation->verify_seconds);
+  }
+  return times;
+}
+
+// Gives the engine, which may hold two versions, a new answer for each one that ends. The answers
+// end in two halves, one in the middle of the other, so that for a while after an update a step has
+// rows of two versions. The times of these steps go to *two.
+template <typename Stage>
+Times RunFinishing(const Options& options, NativeEngine* engine, const Stage& stage,
+                   std::vector<double>* two) {
+  const auto longest = static_cast<uint32_t>(options.every);
+  Times times;
+  int next = 0, since = 0;
+  const auto add = [&](uint32_t tokens) {
+    SLUICE_CHECK(engine->AddRequest(RequestOf(next++, tokens)).ok());
+  };
+  for (int i = 0; i < options.batch; ++i) add(i % 2 == 0 ? longest : (longest + 1) / 2);
+
+  for (int64_t update = 0; update < options.updates;) {
+    const double start = Seconds();
+    const auto events = engine->Step();
+    SLUICE_CHECK(events.ok());
+    if (events->prefill_rows == 0)
+      (engine->Stats().versions == 2 ? *two : times.steps).push_back(1e3 * (Seconds() - start));
+    for (const TokenEvent& event : events->tokens) {
+      if (event.finish != FinishReason::kNone) add(longest);
+    }
+    if (++since < 2 * options.every || !engine->Stats().room_for_version) continue;
+
+    since = 0;
     StagedWeights staged = stage(update++);
     staged.version = {1, 1 + update};
     const double prepare = Seconds();
@@ -215,6 +263,7 @@ void Measure(const Options& options) {
   whole.reset();
 
   auto engine = MakeEngine(options, config, weights);
+  auto finishing = MakeEngine(options, config, weights, /*max_versions=*/2);
   std::pair<StagedWeights, StagedWeights> deltas;
   {
     TensorSet now = weights;
@@ -224,6 +273,17 @@ void Measure(const Options& options) {
   AddTimes(report, "delta", Run(options, engine.get(), [&](int64_t update) {
              return update % 2 == 0 ? deltas.first : deltas.second;
            }));
+  std::vector<double> two;
+  const Times finish = RunFinishing(
+      options, finishing.get(),
+      [&](int64_t update) { return update % 2 == 0 ? deltas.first : deltas.second; }, &two);
+  finishing.reset();
+  AddTimes(report, "finish", finish);
+  report.Add({.name = "finish_step_of_two_versions",
+              .value = Median(two),
+              .unit = "ms",
+              .baseline = Median(finish.steps),
+              .runs = static_cast<int>(two.size())});
   const WeightDelta& delta = *deltas.first.delta;
   AddApply(report, options, engine.get(), delta);
 

@@ -75,6 +75,8 @@ const std::map<std::string, std::string> kReaders = {
     {"weights", kTrainer},
     {"weights.canary", kTrainer},
     {"weights.fan_out", kRollout},
+    {"weights.inflight", "services/rollout/engine_spec.cc"},
+    {"weights.resident_versions", "services/rollout/engine_spec.cc"},
     {"weights.shared_memory", kRollout},
     {"weights.kv_cache", kRollout},
     {"weights.max_version_span", kController},

@@ -9,11 +9,12 @@ namespace sluice::rollout {
 namespace {
 
 // A step in which `finite` rows give tokens and `nonfinite` rows fail for `reason`.
-StepEvents Step(int finite, int nonfinite, const char* reason = "NONFINITE") {
+StepEvents Step(int finite, int nonfinite, const char* reason = "NONFINITE",
+                PolicyVersion version = {1, 7}) {
   StepEvents events;
-  events.tokens.resize(finite);
+  for (int i = 0; i < finite; ++i) events.tokens.push_back({.version = version});
   for (int i = 0; i < nonfinite; ++i)
-    events.failures.push_back({0, Error(absl::StatusCode::kDataLoss, reason, "a row")});
+    events.failures.push_back({0, Error(absl::StatusCode::kDataLoss, reason, "a row"), version});
   return events;
 }
 
@@ -26,6 +27,14 @@ TEST(RowHealthTest, MoreThanOneRowInAHundredMakesTheVersionUnfit) {
   EXPECT_FALSE(health.CountRows(Step(0, 1))) << "said once";
   EXPECT_THAT(health.status().message(),
               testing::HasSubstr("version 1:7 gives logits that are not finite: 10 of 802 rows"));
+}
+
+TEST(RowHealthTest, RowsOfOlderVersionsSayNothingAboutThisOne) {
+  RowHealth health;
+  health.StartVersion({1, 7});
+  EXPECT_FALSE(health.CountRows(Step(100, 100, "NONFINITE", {1, 6})));
+  EXPECT_EQ(health.counts().rows, 0u);
+  EXPECT_TRUE(health.status().ok());
 }
 
 TEST(RowHealthTest, AFewRowsSayNothingAndOtherFailuresAreNoRows) {

@@ -193,6 +193,80 @@ TEST(SchedulerTest, RecomputePrefillsRunningRequestsAgain) {
   EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 0, 4, true}));
 }
 
+SchedulerRequest AskToKeep(uint64_t id, uint32_t prompt, uint64_t group = 0) {
+  SchedulerRequest request = Ask(id, prompt, group);
+  request.keeps_weights = true;
+  return request;
+}
+
+std::map<uint64_t, uint64_t> EpochsOf(const SchedulerPlan& plan) {
+  std::map<uint64_t, uint64_t> epochs;
+  for (const SchedulerPlan::Row& row : plan.rows) epochs[row.request] = row.epoch;
+  return epochs;
+}
+
+TEST(SchedulerTest, AnAnswerKeepsTheWeightsOfItsFirstTokenAndOthersDoNot) {
+  Scheduler scheduler(Small(3, 16));
+  const uint64_t old = scheduler.epoch();
+  ASSERT_TRUE(scheduler.Add(AskToKeep(1, 3)).ok());
+  ASSERT_TRUE(scheduler.Add(Ask(2, 3)).ok());
+  Step(&scheduler);
+  // This one's prompt takes two steps, so it has no token yet when the weights change.
+  ASSERT_TRUE(scheduler.Add(AskToKeep(3, 20)).ok());
+  Step(&scheduler);
+  EXPECT_EQ(scheduler.keepers(old), 1u);
+
+  scheduler.SwitchWeights(Salt(1), /*recompute=*/true);
+  const uint64_t now = scheduler.epoch();
+  const SchedulerPlan& plan = scheduler.Plan();
+  EXPECT_THAT(WorkOf(plan),
+              ElementsAre(Work{1, 4, 1, true}, Work{2, 0, 5, true}, Work{3, 0, 10, false}))
+      << "only the first goes on; the others are computed again";
+  EXPECT_EQ(EpochsOf(plan), (std::map<uint64_t, uint64_t>{{1, old}, {2, now}, {3, now}}));
+  scheduler.Advance({{Drawn{5, true}, Drawn{5, true}}});
+  EXPECT_EQ(scheduler.keepers(old), 0u);
+  Step(&scheduler);
+  EXPECT_EQ(scheduler.keepers(now), 1u);
+}
+
+TEST(SchedulerTest, APreemptedAnswerGoesOnWithItsWeightsAndSharesOnlyWithAnswersOfThese) {
+  Scheduler scheduler(Small(4, 256, 6));
+  const uint64_t old = scheduler.epoch();
+  ASSERT_TRUE(scheduler.Add(AskToKeep(1, 40, 7)).ok());
+  ASSERT_TRUE(scheduler.Add(AskToKeep(2, 40, 7)).ok());
+  Step(&scheduler);
+  Step(&scheduler);
+  scheduler.SwitchWeights(Salt(1), /*recompute=*/false);
+  const uint64_t forked = scheduler.prompt_tokens_forked();
+  ASSERT_TRUE(scheduler.Add(AskToKeep(3, 40, 7)).ok());
+  EXPECT_EQ(EpochsOf(scheduler.Plan()).at(3), scheduler.epoch());
+  scheduler.Advance({{Drawn{1}, Drawn{2}, Drawn{3}}});
+  EXPECT_EQ(scheduler.prompt_tokens_forked(), forked) << "its siblings are of older weights";
+  EXPECT_EQ(scheduler.prompt_tokens_cached(), 0u);
+
+  // There are six blocks; three answers of more than 64 tokens do not fit.
+  std::set<uint64_t> preempted;
+  for (int step = 0; step < 60 && preempted.empty(); ++step) {
+    const SchedulerPlan& plan = scheduler.Plan();
+    preempted.insert(plan.preempted.begin(), plan.preempted.end());
+    std::vector<Drawn> drawn;
+    for (const SchedulerPlan::Row& row : plan.rows) {
+      EXPECT_EQ(row.epoch, row.request == 3 ? scheduler.epoch() : old);
+      if (row.sample) drawn.push_back({7});
+    }
+    scheduler.Advance(drawn);
+  }
+  EXPECT_THAT(preempted, SizeIs(1));
+  EXPECT_EQ(scheduler.keepers(old) + scheduler.keepers(scheduler.epoch()), 3u)
+      << "one that waits keeps its weights too";
+
+  scheduler.DropKeptWeights();
+  scheduler.SwitchWeights(Salt(2), /*recompute=*/false);
+  EXPECT_EQ(scheduler.keepers(old), 0u);
+  for (const auto& [request, epoch] : EpochsOf(scheduler.Plan()))
+    EXPECT_EQ(epoch, scheduler.epoch()) << request;
+}
+
 TEST(SchedulerTest, OneThatDoesNotAgeWaitsForAsLongAsOthersWantItsPlace) {
   Scheduler::Options options = Small(1, 16);
   options.aging_steps = 3;

@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "services/rollout/core/engine/native/native_engine.h"
+#include "services/rollout/engine_spec.h"
 #include "tests/services/rollout/session_fixture.h"
 
 namespace sluice::rollout {
@@ -76,6 +77,93 @@ TEST_F(SessionTest, NewWeightsSampleTheGroupsAdmittedAfterThem) {
   }
 
   EXPECT_GE(newest.number, 5);  // Answers of batch 7 are at most two versions old.
+}
+
+TEST(EngineSpecTest, AnEngineHoldsTwoVersionsToFinishAnswersUnlessTheJobSaysMore) {
+  job::v1::JobSpec spec;
+  EXPECT_EQ(EngineSpecOf(spec)->max_versions, 1u);
+  spec.mutable_weights()->set_inflight("switch");
+  EXPECT_EQ(EngineSpecOf(spec)->max_versions, 1u);
+  spec.mutable_weights()->set_inflight("finish");
+  EXPECT_EQ(EngineSpecOf(spec)->max_versions, 2u);
+  spec.mutable_weights()->set_resident_versions(5);
+  EXPECT_EQ(EngineSpecOf(spec)->max_versions, 5u);
+}
+
+// With few slots, answers of later steps are under way when a version comes.
+class FinishTest : public SessionTest {
+ protected:
+  void StartFinishing() {
+    ASSERT_NO_FATAL_FAILURE(StartJob(/*max_response=*/56, /*endless=*/true));
+    spec_.mutable_weights()->set_inflight("finish");
+    spec_.mutable_rollout()->mutable_engine()->set_max_running(4);
+    started_ = StartSession("rollout-0");
+    Publish(0, kInitSeed);
+  }
+
+  std::atomic<Session*> started_ = nullptr;
+};
+
+TEST_F(FinishTest, EachAnswerIsOfOneVersionWhileTheEngineHoldsTwo) {
+  std::atomic<uint32_t> most = 0;
+  on_serving_ = [&] {
+    if (const Session* const session = started_)
+      most = std::max<uint32_t>(most, session->stats().versions);
+  };
+  ASSERT_NO_FATAL_FAILURE(StartFinishing());
+
+  PolicyVersion newest;
+  for (int64_t k = 0; k < 10; ++k) {
+    for (const auto& [key, answer] : TakeBatch(k)) {
+      for (const VersionRun& run : answer.runs) {
+        EXPECT_EQ(run.version, answer.runs.front().version);
+        EXPECT_LE(k - run.version.number, 2) << "staleness";
+        newest = std::max(newest, run.version);
+      }
+    }
+    Publish(k + 1, kInitSeed + k + 1);
+  }
+  EXPECT_EQ(most, 2u);
+  EXPECT_GE(newest.number, 5);
+}
+
+TEST_F(FinishTest, AVersionWithoutRoomIsNamedAndKeepsNoSessionFromItsEnd) {
+  std::promise<int64_t> holds_two;
+  std::promise<void> go_on;
+  std::atomic<bool> told = false;
+  on_serving_ = [&] {  // On the step thread, which goes no further.
+    const Session* const session = started_;
+    if (session == nullptr || session->stats().versions < 2 || told) return;
+    holds_two.set_value(session->stats().version.number);
+    told = true;
+    go_on.get_future().wait();
+  };
+  ASSERT_NO_FATAL_FAILURE(StartFinishing());
+
+  std::future<int64_t> version = holds_two.get_future();
+  for (int64_t k = 0; version.wait_for(std::chrono::seconds(0)) != std::future_status::ready; ++k) {
+    ASSERT_LT(k, 50) << "no answer was ever under way when a version came";
+    TakeBatch(k);
+    Publish(k + 1, kInitSeed + k + 1);
+    while (!told && started_.load()->serving() != PolicyVersion{1, k + 1})
+      std::this_thread::yield();
+  }
+
+  // The queue hears nothing of this one.
+  const PolicyVersion next{1, version.get() + 1};
+  ASSERT_TRUE(publisher_->Publish(Weights(99), next, "").ok());
+  std::string cause;
+  while (cause.empty()) {
+    for (const common::v1::WaitEdge& edge : started_.load()->Explain()) {
+      if (edge.on().id() == next.str()) cause = edge.cause();
+    }
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(absl::StrContains(cause, "holds 2 (weights.resident_versions)")) << cause;
+
+  std::thread stops([&] { started_.load()->Stop(absl::ZeroDuration()); });
+  go_on.set_value();
+  stops.join();
 }
 
 // How many tokens of each answer the dead worker stored: none, one, some, all but one, all.

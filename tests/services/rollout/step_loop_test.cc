@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <future>
 #include <map>
 #include <set>
@@ -129,6 +130,62 @@ TEST(StepLoopTest, WeightsSwitchWhileAnAnswerRuns) {
   EXPECT_EQ(listener.tokens_[1].front().version, (PolicyVersion{1, 0}));
   for (const TokenEvent& event : listener.tokens_[2])
     EXPECT_EQ(event.version, (PolicyVersion{1, 1}));
+}
+
+// Pauses the loop after each step, unless it is told not to.
+class Pauser : public Listener {
+ public:
+  void OnStep(StepEvents events) override {
+    if (pauses_) loop_->SetPaused(true);
+    Listener::OnStep(std::move(events));
+  }
+
+  StepLoop* loop_ = nullptr;
+  std::atomic<bool> pauses_ = true;
+};
+
+TEST(StepLoopTest, AVersionWaitsForRoomUntilTheAnswersOfTheOldestHaveEnded) {
+  auto engine = TinyEngine(1, {.slots = 8, .max_versions = 2});
+  Pauser pauser;
+  CoreShare cores(1);
+  StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &pauser);
+  pauser.loop_ = &loop;
+
+  // Starts an answer, and replaces its version.
+  const auto replace_under = [&](int64_t number) {
+    EXPECT_TRUE(loop.AwaitRoomForVersion());
+    EXPECT_EQ(loop.stats().versions, 1u);
+    const auto id = static_cast<uint64_t>(number);
+    loop.Add({Ask(id, 100)});
+    loop.SetPaused(false);
+    pauser.AwaitTokens(id, 1);
+    loop.Activate(Stage(id + 1, {1, number}));
+    pauser.AwaitActivations(id);
+    EXPECT_EQ(loop.stats().versions, 2u);
+    EXPECT_EQ(loop.stats().oldest_answers, 1u);
+    return std::async(std::launch::async, [&] { return loop.AwaitRoomForVersion(); });
+  };
+
+  std::future<bool> room = replace_under(1);
+  loop.Abort(1, AbortReason::kCancelled);
+  EXPECT_TRUE(room.get());
+
+  room = replace_under(2);
+  pauser.pauses_ = false;
+  loop.SetPaused(false);
+  EXPECT_TRUE(room.get());
+  pauser.AwaitEnded(1);
+  {
+    MutexLock lock(&pauser.mu_);
+    for (const TokenEvent& token : pauser.tokens_[2])
+      EXPECT_EQ(token.version, (PolicyVersion{1, 1}));
+  }
+
+  pauser.pauses_ = true;
+  room = replace_under(3);
+  loop.Stop();
+  EXPECT_FALSE(room.get()) << "the loop has ended";
+  EXPECT_FALSE(loop.AwaitRoomForVersion());
 }
 
 // An activation reads an eighth of the weights again, in which the bit is not.

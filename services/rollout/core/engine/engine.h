@@ -66,6 +66,9 @@ struct Request {
   std::shared_ptr<const std::vector<int32_t>> prompt;  // At least one token.
   // Tokens of the answer that an earlier attempt sampled. The caller keeps their versions.
   std::vector<int32_t> sampled;
+  // The version of the last of them. An engine in which answers end with the version that they
+  // began with goes on with it if it holds it.
+  std::optional<PolicyVersion> sampled_under;
   uint64_t seed = 0;    // Seed of the group.
   uint32_t member = 0;  // Number of the trajectory in its group.
   SamplingParams sampling;
@@ -140,7 +143,8 @@ enum class AbortReason : uint8_t { kCancelled, kLeaseLost, kDrain, kStop };
 
 struct RequestFailure {
   uint64_t request = 0;
-  absl::Status status;  // DATA_LOSS NONFINITE: the logits were not finite.
+  absl::Status status;    // DATA_LOSS NONFINITE: the logits were not finite.
+  PolicyVersion version;  // With NONFINITE: that of the weights that gave them.
 };
 
 // What one step did. A row is one token that was computed in the step.
@@ -156,9 +160,10 @@ struct StepEvents {
   double seconds = 0;         // Duration of the step; the step loop measures it.
 };
 
+// What running requests do that go on with a new version.
 enum class KvPolicy : uint8_t {
-  kKeep,       // Running requests go on over keys and values of older versions.
-  kRecompute,  // Running requests prefill again under the new version.
+  kKeep,       // They go on over keys and values of older versions.
+  kRecompute,  // They prefill again under the new version.
 };
 
 // What an engine found in its memory instead of the weights of its version.
@@ -198,6 +203,11 @@ struct EngineStats {
   uint64_t kv_tokens = 0;    // Room of the blocks that requests hold, in tokens.
   uint64_t kv_capacity = 0;  // Room of all blocks, in tokens.
   PolicyVersion version;
+  // Versions whose weights it holds now: `version`, and those that answers end with.
+  uint32_t versions = 1;
+  PolicyVersion oldest_version;  // The oldest of them.
+  uint32_t oldest_answers = 0;   // Answers that end with it, if it is not `version`.
+  bool room_for_version = true;  // Whether the weights of another version may be prepared now.
 };
 
 // Samples answers by continuous batching. Only the step thread calls it. No call blocks on I/O.
@@ -235,7 +245,8 @@ class Engine {
 
   // Does what an activation of *staged can do before the pause, and puts it into staged->prepared.
   // May run on another thread during Step(), but not while weights are activated; and no other
-  // weights may be activated before these. If it fails, ActivateWeights() says so.
+  // weights may be activated before these. If it fails, ActivateWeights() says so. Weights with
+  // tensors or a delta need EngineStats::room_for_version, from here to their activation.
   virtual void PrepareWeights(StagedWeights* staged) = 0;
 
   // Changes the weights to the staged ones, and the version if the weights that the engine then

@@ -1,11 +1,11 @@
 #include "services/rollout/core/engine/registry.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/checkpoint/init.h"
+#include "services/rollout/core/engine/engine_memory.h"
 #include "services/rollout/core/engine/native/native_engine.h"
 
 namespace sluice {
@@ -18,30 +18,17 @@ absl::StatusOr<MadeEngine> MakeNative(const EngineSpec& spec, ModelDir model) {
                                           : ReadWeights(model, spec.dtype);
   if (!weights.ok()) return weights.status();
 
-  NativeEngine::Options options{.slots = spec.slots,
-                                .max_batch_tokens = spec.max_batch_tokens,
-                                .threads = spec.threads,
-                                .job = spec.job};
-  options.max_context = static_cast<uint32_t>(config.max_context);
-  if (spec.max_context > 0) options.max_context = std::min(options.max_context, spec.max_context);
-
-  // With slots left open, the size of the KV cache comes first and the slots follow from it.
-  if (options.slots == 0) {
-    // A number of the keys and values takes as many bytes as one of the weights: the model keeps
-    // fp32 beside weights in fp32, and fp16 beside weights in bf16.
-    const uint64_t number_bytes = DTypeBytes(spec.dtype);
-    const uint64_t block_bytes =
-        2 * number_bytes * kBlockTokens * config.num_layers * config.num_kv_heads * config.head_dim;
-    const uint64_t whole = BlocksFor(options.max_context);  // Blocks of the longest request.
-    const uint64_t blocks = std::clamp(kMaxKvBytes / block_bytes, whole, kMaxSlots * whole);
-
-    // Twice as many requests may run as would fit at full length: answers seldom reach their limit,
-    // and members of a group share the blocks of their prompt.
-    options.slots = static_cast<uint32_t>(std::clamp<uint64_t>(2 * blocks / whole, 1, kMaxSlots));
-    options.blocks = static_cast<uint32_t>(blocks);
-    options.adapt = true;
-  }
-
+  const EngineMemory plan = PlanEngine(config, spec);
+  const NativeEngine::Options options{
+      .slots = plan.slots,
+      .adapt = spec.slots == 0,
+      // NativeEngine checks a number that was asked for, and computes the blocks from it.
+      .blocks = spec.slots == 0 ? static_cast<uint32_t>(plan.blocks) : 0,
+      .max_context = plan.max_context,
+      .max_batch_tokens = spec.max_batch_tokens,
+      .threads = spec.threads,
+      .max_versions = spec.max_versions,
+      .job = spec.job};
   SLUICE_ASSIGN_OR_RETURN(
       std::unique_ptr<NativeEngine> engine,
       NativeEngine::Create(config, *std::move(weights), PolicyVersion{}, model.stop_ids, options));

@@ -31,7 +31,8 @@ struct EngineSpec {
   uint32_t max_context = 0;
   uint32_t max_batch_tokens = 2048;  // Most tokens that are computed in one step.
   int threads = 1;
-  std::string job;  // Requests never use keys and values of another job.
+  uint32_t max_versions = 1;  // See NativeEngine::Options.
+  std::string job;            // Requests never use keys and values of another job.
 };
 
 // Limits that apply if EngineSpec::slots is 0.

@@ -14,9 +14,10 @@ void RowHealth::StartVersion(PolicyVersion version) {
 bool RowHealth::CountRows(const StepEvents& events) {
   MutexLock lock(&mu_);
   const bool before = AtFault();
-  rows_ += events.tokens.size();
+  for (const TokenEvent& event : events.tokens) rows_ += event.version == version_;
   for (const RequestFailure& failure : events.failures) {
-    if (ReasonOf(failure.status) == "NONFINITE") ++rows_, ++nonfinite_;
+    if (failure.version == version_ && ReasonOf(failure.status) == "NONFINITE")
+      ++rows_, ++nonfinite_;
   }
   return AtFault() && !before;
 }

@@ -23,7 +23,8 @@ class RowHealth {
 
   // The engine now computes with `version`. Counting starts again.
   void StartVersion(PolicyVersion version) ABSL_LOCKS_EXCLUDED(mu_);
-  // Counts the rows of a step. Returns true if with this step status() became an error.
+  // Counts the rows of a step that are of this version. Returns true if with this step status()
+  // became an error.
   bool CountRows(const StepEvents& events) ABSL_LOCKS_EXCLUDED(mu_);
 
   // The rows of the version so far, and those of them that are bad.

@@ -44,6 +44,7 @@ absl::Status Scheduler::Add(SchedulerRequest request) {
         "request ", request.id, ": ", request.end, " tokens need ", BlocksFor(request.end - 1),
         " blocks of ", kBlockTokens, "; the KV cache has ", blocks_.blocks()));
   }
+  SLUICE_CHECK(request.epoch == 0 || request.epoch == epoch_ || keepers(request.epoch) > 0);
   const auto group_of = groups_.find(request.group);
   if (group_of != groups_.end() &&
       group_of->second->members.front()->request.root != request.root) {
@@ -63,6 +64,10 @@ absl::Status Scheduler::Add(SchedulerRequest request) {
   state->table.blocks.reserve(BlocksFor(state->request.end));
   state->arrival = arrivals_++;
   state->last_advance = step_;
+  if (state->request.epoch != 0) {
+    state->epoch = state->request.epoch;
+    KeepWeights(state);
+  }
   if (state->request.group != 0) {
     std::unique_ptr<Group>& group = groups_[state->request.group];
     if (group == nullptr) group = std::make_unique<Group>();
@@ -124,6 +129,7 @@ void Scheduler::Erase(RequestState* state) {
   } else {
     StopWaiting(state);
   }
+  if (state->keeps && --keepers_[state->epoch] == 0) keepers_.erase(state->epoch);
   if (Group* group = state->group; group != nullptr) {
     std::erase(group->members, state);
     if (group->members.empty()) groups_.erase(state->request.group);
@@ -141,11 +147,22 @@ void Scheduler::SwitchWeights(KvHash salt, bool recompute) {
   ++epoch_;
   blocks_.SetSalt(salt);
   for (RequestState* state : running_) {
+    if (state->keeps) continue;
     const bool scored = state->request.chunk > 0 && state->computed < state->request.prompt;
-    if (!recompute && !scored) continue;
+    if (!recompute && !scored && !state->request.keeps_weights) continue;
     blocks_.Release(&state->table);
     state->computed = 0;
   }
+}
+
+void Scheduler::DropKeptWeights() {
+  for (const auto& [id, state] : requests_) state->keeps = false;
+  keepers_.clear();
+}
+
+void Scheduler::KeepWeights(RequestState* state) {
+  state->keeps = true;
+  ++keepers_[state->epoch];
 }
 
 // Which requests may run. -------------------------------------------------------------------------
@@ -207,13 +224,13 @@ void Scheduler::AdmitWaiting() {
 
 // The plan. ---------------------------------------------------------------------------------------
 
-// Returns a running member of the group whose blocks hold the prompt, computed with the current
-// weights; null if there is none. The prompt's last token may be missing: each member computes it
-// itself. So there is nothing to share of a prompt of one token.
+// Returns a running member of the group whose blocks hold the prompt, computed with the weights of
+// this request; null if there is none. The prompt's last token may be missing: each member computes
+// it itself. So there is nothing to share of a prompt of one token.
 const Scheduler::RequestState* Scheduler::PromptSource(const RequestState& state) const {
   if (state.group == nullptr || state.request.prompt == 1) return nullptr;
   for (const RequestState* sibling : state.group->running) {
-    if (sibling != &state && sibling->epoch == epoch_ &&
+    if (sibling != &state && SharesWeights(*sibling, state) &&
         sibling->computed + 1 >= state.request.prompt)
       return sibling;
   }
@@ -226,8 +243,9 @@ bool Scheduler::SiblingPrefills(const RequestState& state) const {
   if (state.group == nullptr || state.request.prompt == 1) return false;
   for (const RequestState* sibling : state.group->running) {
     if (sibling == &state) return false;
+    if (WeightsOf(*sibling) != WeightsOf(state)) continue;
     if (sibling->computed == 0 ||
-        (sibling->epoch == epoch_ && sibling->computed + 1 < state.request.prompt))
+        (SharesWeights(*sibling, state) && sibling->computed + 1 < state.request.prompt))
       return true;
   }
   return false;
@@ -236,7 +254,7 @@ bool Scheduler::SiblingPrefills(const RequestState& state) const {
 // Gives a request without blocks those that it starts from: with `fork` the blocks of a member of
 // its group if possible, else those of the prefix cache.
 Scheduler::Start Scheduler::AssignFirstBlocks(RequestState* state, bool fork) {
-  state->epoch = epoch_;
+  state->epoch = WeightsOf(*state);
   if (state->request.chunk > 0) return Start::kMatched;
 
   if (fork) {
@@ -247,6 +265,9 @@ Scheduler::Start Scheduler::AssignFirstBlocks(RequestState* state, bool fork) {
     }
     if (SiblingPrefills(*state)) return Start::kWaits;
   }
+
+  // The prefix cache has blocks of the current weights alone.
+  if (state->epoch != epoch_) return Start::kMatched;
 
   // The last known token is always computed: the next one is drawn from its logits.
   state->computed = blocks_.Match(
@@ -329,6 +350,7 @@ void Scheduler::PlanRow(size_t place, uint32_t count, std::vector<SchedulerPlan:
   if (got == 0) return AgeIfStalled(state);
 
   rows->push_back({.request = state->request.id,
+                   .epoch = WeightsOf(*state),
                    .first = state->computed,
                    .count = got,
                    .sample = state->computed + got == state->known(),
@@ -431,7 +453,7 @@ void Scheduler::Advance(absl::Span<const Drawn> drawn) {
       continue;
     }
 
-    // Blocks that hold keys and values of several versions are not indexed.
+    // Blocks that hold keys and values of other or of several versions are not indexed.
     if (state->epoch == epoch_ && state->computed / kBlockTokens > state->table.indexed) {
       blocks_.Index(absl::MakeConstSpan(state->request.tokens).first(state->computed),
                     &state->table);
@@ -441,6 +463,7 @@ void Scheduler::Advance(absl::Span<const Drawn> drawn) {
     const Drawn& token = drawn[next++];
     state->request.tokens.push_back(token.token);
     UpdateGroupLength(state, token.ends);
+    if (state->request.keeps_weights && !state->keeps) KeepWeights(state);
     if (token.ends) {
       // Requests that only score text say nothing about how long answers get.
       if (state->request.chunk == 0) lengths_.Add(state->known() - state->request.prompt);

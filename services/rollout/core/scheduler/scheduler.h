@@ -29,6 +29,11 @@ struct SchedulerRequest {
   // tokens per step.
   uint32_t chunk = 0;
   KvHash root;  // KvRoot() of its adapter; the same for all members of a group.
+  // From its first token on, the request keeps the weights that gave it, until it ends.
+  bool keeps_weights = false;
+  // If not 0, it keeps the weights of this epoch from the start; other requests keep them already,
+  // or they are the current ones.
+  uint64_t epoch = 0;
   // The known tokens: the prompt, and the part of the answer that an earlier attempt sampled. Fewer
   // than `end`.
   std::vector<int32_t> tokens;
@@ -39,6 +44,7 @@ struct SchedulerPlan {
   // The part of one request. Positions [first, first + count) are computed.
   struct Row {
     uint64_t request = 0;
+    uint64_t epoch = 0;  // Whose weights compute it.
     uint32_t first = 0;
     uint32_t count = 0;
     // The last of these positions is the request's last known token, so the next token is drawn.
@@ -73,6 +79,11 @@ struct SchedulerPlan {
 // If blocks run out, the last request in this order that holds blocks is preempted: it gives up its
 // blocks, keeps its tokens, and waits again. The first request can always get all the blocks it
 // needs. Therefore each request ends within a bounded number of steps.
+//
+// Weights are known by their epoch: each SwitchWeights() begins the next one. A request whose
+// answer is to be of one version keeps the epoch of its first token; requests of several epochs run
+// in one step. Such a request shares blocks with members of its group that keep the same epoch, and
+// the prefix cache serves the current epoch alone.
 //
 // It has no clock and no thread. The same sequence of calls gives the same plans; digest() proves
 // it.
@@ -112,12 +123,24 @@ class Scheduler {
   // the rows.
   void Advance(absl::Span<const Drawn> drawn);
 
-  // Says that keys and values are computed with other weights from now on. No request starts from
-  // blocks of the old weights. With `recompute`, running requests compute all their tokens again.
-  // Without it they go on over the blocks that they have. Only requests with a `chunk` that are
-  // still in their prompt start over, because their prompt must be of one version. Must not be
-  // called between Plan() and Advance().
+  // Says that requests are computed with other weights from now on, except those that keep theirs.
+  // No request starts from blocks of the old weights. With `recompute`, running requests compute
+  // all their tokens again. Without it they go on over the blocks that they have. Only two kinds
+  // start over: requests with a `chunk` that are still in their prompt, because it must be of one
+  // version, and those that will keep the weights of their first token and do not have it yet. Must
+  // not be called between Plan() and Advance().
   void SwitchWeights(KvHash salt, bool recompute);
+  // No request keeps its weights any more: from the next SwitchWeights() on, they all compute their
+  // tokens again, and keep the weights of the next token.
+  void DropKeptWeights();
+
+  // The epoch of the current weights. Epochs are above 0.
+  uint64_t epoch() const { return epoch_; }
+  // How many requests keep the weights of this epoch.
+  uint32_t keepers(uint64_t epoch) const {
+    const auto it = keepers_.find(epoch);
+    return it == keepers_.end() ? 0 : it->second;
+  }
 
   uint32_t running() const { return static_cast<uint32_t>(running_.size()); }
   uint32_t waiting() const { return static_cast<uint32_t>(waiting_.size()); }
@@ -152,9 +175,10 @@ class Scheduler {
     bool runs = false;
     uint32_t computed = 0;   // Positions [0, computed) have keys and values in `table`.
     uint32_t preempted = 0;  // How often it was preempted.
-    // epoch_ when it got its first blocks. While it equals epoch_, all keys and values in `table`
-    // were computed with the current weights.
+    // epoch_ when it got its first blocks. While it equals epoch_, or the request keeps weights,
+    // all keys and values in `table` were computed with those of this epoch.
     uint64_t epoch = 0;
+    bool keeps = false;  // It is computed with the weights of `epoch`; keepers_ counts it.
     BlockTable table;
     uint32_t known() const { return static_cast<uint32_t>(request.tokens.size()); }
     bool decodes() const { return computed > 0 && known() - computed == 1; }
@@ -185,6 +209,12 @@ class Scheduler {
   void AdmitWaiting();
   uint32_t BlocksToStart(const RequestState& state) const;
 
+  uint64_t WeightsOf(const RequestState& state) const { return state.keeps ? state.epoch : epoch_; }
+  // Whether all keys and values of `sibling` were computed with the weights of `state`.
+  bool SharesWeights(const RequestState& sibling, const RequestState& state) const {
+    return sibling.epoch == WeightsOf(sibling) && sibling.epoch == WeightsOf(state);
+  }
+  void KeepWeights(RequestState* state);
   const RequestState* PromptSource(const RequestState& state) const;
   bool SiblingPrefills(const RequestState& state) const;
   Start AssignFirstBlocks(RequestState* state, bool fork);
@@ -213,7 +243,8 @@ class Scheduler {
   // The requests of plan_.rows and of prefills_.
   std::vector<RequestState*> planned_, planned_prefills_;
   uint32_t limit_ = 0;
-  uint64_t adjust_at_ = 0;  // AdjustLimit() does nothing before this step.
+  uint64_t adjust_at_ = 0;                // AdjustLimit() does nothing before this step.
+  std::map<uint64_t, uint32_t> keepers_;  // By epoch, if there are any.
   // epoch_ counts the weights: each SwitchWeights() begins the next epoch.
   uint64_t arrivals_ = 0, step_ = 0, epoch_ = 1, digest_ = 0;
   // Counters; the last three count prompt tokens.

@@ -49,6 +49,12 @@ void StepLoop::Activate(StagedWeights staged) {
   changed_.NotifyAll();
 }
 
+bool StepLoop::AwaitRoomForVersion() {
+  MutexLock lock(&mu_);
+  while (!stats_.room_for_version && !ended_) room_.Wait(&mu_);
+  return !ended_;
+}
+
 void StepLoop::CheckWeights(WeightsCheckDone done) {
   {
     MutexLock lock(&mu_);
@@ -67,6 +73,7 @@ void StepLoop::RunChecks(std::vector<WeightsCheckDone> checks) {
   std::optional<WeightDamage> damage;
   const WeightsCheck check = engine_->CheckWeights(&damage);
   watched_.Tick();
+  UpdateStats();
   if (damage.has_value()) sink_->OnDamage(*damage);
   for (const WeightsCheckDone& done : checks) done(check);
 }
@@ -75,6 +82,7 @@ void StepLoop::RefuseChecks(std::vector<WeightsCheckDone> checks) {
   {
     MutexLock lock(&mu_);
     ended_ = true;
+    room_.NotifyAll();
     std::move(inbox_.checks.begin(), inbox_.checks.end(), std::back_inserter(checks));
     inbox_.checks.clear();
   }
@@ -145,6 +153,8 @@ StepEvents StepLoop::ApplyRequests(Inbox* inbox) {
     }
   }
   for (const auto& [id, reason] : inbox->aborts) engine_->Abort(id, reason);
+  // Perhaps no step follows.
+  if (!inbox->aborts.empty()) UpdateStats();
   return refused;
 }
 
@@ -157,8 +167,8 @@ absl::Status StepLoop::ActivateStaged(const StagedWeights& staged) {
   {
     MutexLock lock(&mu_);
     times_.activate += Clock::Real()->Monotonic() - start;
-    stats_ = engine_->Stats();
   }
+  UpdateStats();
   sink_->OnActivation(staged, activation);
   return absl::OkStatus();
 }
@@ -169,7 +179,14 @@ void StepLoop::VerifyPart() {
   watched_.Begin("reads its weights again", kLongestActivation);
   const std::optional<WeightDamage> damage = engine_->VerifyPart();
   watched_.Tick();
+  UpdateStats();
   if (damage.has_value()) sink_->OnDamage(*damage);
+}
+
+void StepLoop::UpdateStats() {
+  MutexLock lock(&mu_);
+  stats_ = engine_->Stats();
+  if (stats_.room_for_version) room_.NotifyAll();
 }
 
 void StepLoop::Run() {
@@ -199,10 +216,10 @@ void StepLoop::Run() {
     absl::StatusOr<StepEvents> events = engine_->Step();
     watched_.Tick();
     if (!events.ok()) return sink_->OnBroken(events.status());
+    UpdateStats();
     {
       const absl::Duration took = Clock::Real()->Monotonic() - start;
       MutexLock lock(&mu_);
-      stats_ = engine_->Stats();
       // The time of a step with both prefill and decode is divided by the numbers of rows.
       const double prefill =
           events->rows == 0 ? 0 : static_cast<double>(events->prefill_rows) / events->rows;

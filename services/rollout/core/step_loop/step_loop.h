@@ -61,6 +61,9 @@ class StepLoop {
   // Activates the weights before the next step. If it is called several times before that step, the
   // last call counts.
   void Activate(StagedWeights staged) ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits until the engine has room for the weights of another version. Returns false if the loop
+  // has ended.
+  bool AwaitRoomForVersion() ABSL_LOCKS_EXCLUDED(mu_);
   // Has the engine read all its weights again before the next step, and calls `done` with what it
   // found, on the step thread. `done` must not block.
   // UNAVAILABLE: the loop has ended.
@@ -71,7 +74,8 @@ class StepLoop {
   // Joins the thread, after its current step. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
-  EngineStats stats() const ABSL_LOCKS_EXCLUDED(mu_);  // After the last step or activation.
+  // After the last step, activation, abort or damage.
+  EngineStats stats() const ABSL_LOCKS_EXCLUDED(mu_);
   Times times() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -87,6 +91,7 @@ class StepLoop {
   // until there is something, or until the pause ends.
   Inbox TakeInbox(bool nothing_to_do) ABSL_LOCKS_EXCLUDED(mu_);
   void VerifyPart();
+  void UpdateStats() ABSL_LOCKS_EXCLUDED(mu_);
   bool Paused() const ABSL_LOCKS_EXCLUDED(mu_);
   StepEvents ApplyRequests(Inbox* inbox);
   absl::Status ActivateStaged(const StagedWeights& staged);
@@ -100,7 +105,8 @@ class StepLoop {
   Sink* const sink_;
 
   mutable Mutex mu_;
-  CondVar changed_;
+  CondVar changed_;  // The step thread waits for it.
+  CondVar room_;     // AwaitRoomForVersion() does.
   Inbox inbox_ ABSL_GUARDED_BY(mu_);
   bool paused_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;  // The thread takes nothing from the inbox any more.

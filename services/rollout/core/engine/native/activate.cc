@@ -60,13 +60,15 @@ void NativeEngine::PrepareWeights(StagedWeights* staged) {
   const absl::Span<const TensorSpec> specs = model_->weights().specs();
   if (staged->delta != nullptr) {
     // Several deltas become one, and no two threads may change the same element.
+    // With several versions, the one that is held must stay as it is.
     const WeightDelta& delta = *staged->delta;
     uint64_t elements = 0;
     for (const TensorSpec& spec : specs)
       elements += static_cast<uint64_t>(*NumElements(spec.shape));
-    if (delta.changed() > elements / kOneInPlaceOf && FitsBeside())
+    const bool many = delta.changed() > elements / kOneInPlaceOf;
+    if (keeps_versions() || (many && FitsBeside()))
       prepared->status = BuildBeside(*staged, prepared.get());
-    if (prepared->beside == nullptr) {
+    if (prepared->beside == nullptr && !keeps_versions()) {
       prepared->delta =
           MayOverlap(delta) ? std::make_shared<WeightDelta>(Merge(delta, specs)) : staged->delta;
     }
@@ -122,13 +124,16 @@ absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& st
       staged.prepared == nullptr && staged.tensors == nullptr && staged.delta == nullptr;
   Activation activation;
   if (relabel) {
-    if (damaged_ || !(staged.state == held_)) {
+    if (damaged_ || !(staged.state == held_.state)) {
       return Refuse(staged, absl::StrCat("it has the fingerprint ", staged.state.hex(),
                                          " and came without weights, but the weights held have ",
-                                         damaged_ ? "none that is known" : held_.hex(),
+                                         damaged_ ? "none that is known" : held_.state.hex(),
                                          "; publish it with its tensors"));
     }
     activation.accepted = true;
+  } else if (!HasRoom()) {
+    return Refuse(staged, absl::StrCat("weights of ", options_.max_versions,
+                                       " versions are held, which answers end with"));
   } else {
     StagedWeights own;
     if (staged.prepared == nullptr) {
@@ -149,13 +154,18 @@ absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& st
 
   if (activation.accepted) {
     // Keys and values that damaged weights gave must not be read.
+    if (damaged_) {
+      scheduler_.DropKeptWeights();
+      older_.clear();
+    }
     if (!relabel) scheduler_.SwitchWeights(Salt(), kv == KvPolicy::kRecompute || damaged_);
     damaged_ = false;
     const PolicyVersion before = std::exchange(version_, staged.version);
-    held_version_ = version_;
-    if (!relabel && !rotation_.complete()) {
+    held_.version = version_;
+    if (!relabel) {
       const auto verify = std::chrono::steady_clock::now();
-      activation.damage = VerifyAfterActivation();
+      if (!held_.rotation.complete()) activation.damage = VerifyAfterActivation();
+      if (!activation.damage.has_value()) activation.damage = VerifyOlder();
       activation.verify_seconds = SecondsSince(verify);
     }
     if (activation.damage.has_value()) {
@@ -186,33 +196,40 @@ Activation NativeEngine::SwitchToBeside(const StagedWeights& staged, Prepared* p
   }
 
   model_->SwapWeights(&prepared->beside);
-  tensors_ = std::move(prepared->found);
-  held_ = staged.state;
-  rotation_.PassAll(stats_.tokens_generated);
+  KeepWeightsBefore(prepared);
+  held_.tensors = std::move(prepared->found);
+  held_.state = staged.state;
+  held_.rotation.PassAll(stats_.tokens_generated);
   return {.accepted = true};
 }
 
+// *prepared has the weights from before the switch now. They stay if requests end with them.
+void NativeEngine::KeepWeightsBefore(Prepared* prepared) {
+  const uint64_t epoch = scheduler_.epoch();
+  if (scheduler_.keepers(epoch) > 0) older_.push_back({held_, epoch, std::move(prepared->beside)});
+}
+
 Activation NativeEngine::ApplyInPlace(const StagedWeights& staged, const WeightDelta& delta) {
-  if (damaged_ || !(delta.base == held_)) {
+  if (damaged_ || !(delta.base == held_.state)) {
     return Refuse(staged, absl::StrCat("its delta starts from the fingerprint ", delta.base.hex(),
                                        ", but the weights held have ",
-                                       damaged_ ? "none that is known" : held_.hex()));
+                                       damaged_ ? "none that is known" : held_.state.hex()));
   }
 
   const std::vector<Fingerprint> forward = model_->ApplyDelta(delta, +1);
   SLUICE_FAILPOINT("rollout.activate.applied");
-  Fingerprint sum = held_;
+  Fingerprint sum = held_.state;
   sum += Sum(forward);
   if (sum == staged.state) {
-    for (size_t i = 0; i < tensors_.size(); ++i) tensors_[i] += forward[i];
-    held_ = sum;
-    rotation_.Restart();
+    for (size_t i = 0; i < held_.tensors.size(); ++i) held_.tensors[i] += forward[i];
+    held_.state = sum;
+    held_.rotation.Restart();
     if (!HitFailpoint("rollout.activate.bitflip").ok()) model_->FlipBit();
     return {.accepted = true};
   }
 
   // Undo it, and read everything: the weights are to be those from before in every bit.
-  std::vector<Fingerprint> found = tensors_;
+  std::vector<Fingerprint> found = held_.tensors;
   for (size_t i = 0; i < found.size(); ++i) found[i] += forward[i];
   const std::vector<int64_t> differ = Differing(found, delta.tensor_states);
   model_->ApplyDelta(delta, -1);
@@ -251,18 +268,30 @@ std::optional<WeightDamage> NativeEngine::VerifyAfterActivation() {
 }
 
 std::optional<WeightDamage> NativeEngine::VerifyAll() {
-  std::vector<int64_t> all(tensors_.size());
+  std::vector<int64_t> all(held_.tensors.size());
   std::iota(all.begin(), all.end(), 0);
-  std::optional<WeightDamage> damage = Compare(all, ReadAll());
-  if (!damage.has_value()) rotation_.PassAll(stats_.tokens_generated);
+  std::optional<WeightDamage> damage = Compare(held_, all, ReadAll());
+  if (!damage.has_value()) held_.rotation.PassAll(stats_.tokens_generated);
   return damage;
 }
 
 std::optional<WeightDamage> NativeEngine::VerifyPart() {
-  const std::vector<int64_t>& tensors = rotation_.next();
-  std::optional<WeightDamage> damage = Compare(tensors, model_->Fingerprints(tensors));
-  if (!damage.has_value()) rotation_.Pass(stats_.tokens_generated);
+  const std::vector<int64_t>& tensors = held_.rotation.next();
+  std::optional<WeightDamage> damage = Compare(held_, tensors, model_->Fingerprints(tensors));
+  if (!damage.has_value()) held_.rotation.Pass(stats_.tokens_generated);
   return damage;
+}
+
+// Reads a part of each older version again.
+std::optional<WeightDamage> NativeEngine::VerifyOlder() {
+  for (OlderWeights& older : older_) {
+    const std::vector<int64_t>& tensors = older.rotation.next();
+    std::optional<WeightDamage> damage =
+        Compare(older, tensors, model_->FingerprintsOf(*older.weights, tensors));
+    if (damage.has_value()) return damage;
+    older.rotation.Pass(stats_.tokens_generated);
+  }
+  return std::nullopt;
 }
 
 // Reads all weights, to see whether it was because of them that a delta was refused.
@@ -272,11 +301,12 @@ void NativeEngine::AddDamageOfHeld(Activation* refused) {
 }
 
 // Compares the fingerprints that were found for `tensors` with those that they should have.
-std::optional<WeightDamage> NativeEngine::Compare(absl::Span<const int64_t> tensors,
+std::optional<WeightDamage> NativeEngine::Compare(const HeldWeights& held,
+                                                  absl::Span<const int64_t> tensors,
                                                   absl::Span<const Fingerprint> found) {
   std::vector<int64_t> wrong;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!(found[i] == tensors_[tensors[i]])) wrong.push_back(tensors[i]);
+    if (!(found[i] == held.tensors[tensors[i]])) wrong.push_back(tensors[i]);
   }
   if (wrong.empty()) return std::nullopt;
 
@@ -284,12 +314,12 @@ std::optional<WeightDamage> NativeEngine::Compare(absl::Span<const int64_t> tens
   WeightDamage damage{.tensors = NamesOf(model_->weights().specs(), wrong)};
   for (const int64_t tensor : wrong) {
     damage.suspect_tokens =
-        std::max(damage.suspect_tokens, stats_.tokens_generated - rotation_.right_at(tensor));
+        std::max(damage.suspect_tokens, stats_.tokens_generated - held.rotation.right_at(tensor));
   }
-  damage.cause = absl::StrCat(
-      "the weights in memory are not those of version ", held_version_.str(), ", in ",
-      absl::StrJoin(damage.tensors, ", "), ": ", damage.suspect_tokens,
-      " tokens were sampled since they were last ", "found right; test the memory of this machine");
+  damage.cause = absl::StrCat("the weights in memory are not those of version ", held.version.str(),
+                              ", in ", absl::StrJoin(damage.tensors, ", "), ": ",
+                              damage.suspect_tokens, " tokens were sampled since they were last ",
+                              "found right; test the memory of this machine");
   return damage;
 }
 

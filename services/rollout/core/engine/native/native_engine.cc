@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
+#include "common/base/machine_memory.h"
 #include "common/base/status.h"
 #include "common/models/adapter.h"
 #include "common/tokenizer/detokenizer.h"
@@ -64,6 +65,17 @@ absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(const ModelCo
                           {.blocks = static_cast<int>(blocks),
                            .max_context = static_cast<int>(complete.max_context),
                            .threads = complete.threads}));
+
+  // Found out here, and not when the second version comes.
+  const auto each = static_cast<uint64_t>(model->weights().bytes());
+  const uint64_t wanted =
+      static_cast<uint64_t>(model->memory_bytes()) + (complete.max_versions - 1) * each;
+  if (complete.max_versions > 1 && wanted > MachineMemory()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        complete.max_versions, " versions of the weights, ", each, " bytes each, and the KV cache ",
+        "are ", wanted, " bytes, but this machine has ", MachineMemory(),
+        "; lower weights.resident_versions, or use weights.inflight: switch"));
+  }
   return std::unique_ptr<NativeEngine>(new NativeEngine(complete, version, std::move(stop_ids),
                                                         weights.layout_id(), std::move(model)));
 }
@@ -82,11 +94,8 @@ NativeEngine::NativeEngine(Options options, PolicyVersion version, std::vector<i
       layout_id_(std::move(layout_id)),
       model_(std::move(model)),
       full_pass_seconds_(0),
-      tensors_(ReadAll()),
       version_(version),
-      held_(Sum(tensors_)),
-      held_version_(version),
-      rotation_(BytesOfTensors(model_->weights().specs())),
+      held_(ReadHeld(version)),
       scheduler_({.blocks = options.blocks,
                   .max_running = options.slots,
                   .adapt = options.adapt,
@@ -96,11 +105,37 @@ NativeEngine::NativeEngine(Options options, PolicyVersion version, std::vector<i
 
 NativeEngine::~NativeEngine() = default;
 
+NativeEngine::HeldWeights NativeEngine::ReadHeld(PolicyVersion version) {
+  std::vector<Fingerprint> tensors = ReadAll();
+  const Fingerprint state = Sum(tensors);
+  return {.version = version,
+          .state = state,
+          .tensors = std::move(tensors),
+          .rotation = VerifyRotation(BytesOfTensors(model_->weights().specs()))};
+}
+
 // The type of keys and values follows from those of the weights, which the layout id covers. What
 // was computed before damage was found is perhaps not what its weights give, so it is not used.
 KvHash NativeEngine::Salt() const {
   const std::string job = damages_ == 0 ? options_.job : absl::StrCat(options_.job, "+", damages_);
-  return KvSalt(job, held_.f, layout_id_);
+  return KvSalt(job, held_.state.f, layout_id_);
+}
+
+bool NativeEngine::HasRoom() const {
+  return !keeps_versions() || damaged_ || older_.size() + 1 < options_.max_versions;
+}
+
+void NativeEngine::FreeUnusedWeights() {
+  std::erase_if(older_,
+                [&](const OlderWeights& older) { return scheduler_.keepers(older.epoch) == 0; });
+}
+
+uint64_t NativeEngine::EpochOf(PolicyVersion version) const {
+  if (version == held_.version) return scheduler_.epoch();
+  for (const OlderWeights& older : older_) {
+    if (older.version == version) return older.epoch;
+  }
+  return 0;
 }
 
 absl::Status NativeEngine::CheckRequest(const Request& request) const {
@@ -187,6 +222,9 @@ absl::Status NativeEngine::AddRequest(Request request) {
                              .prompt = state->prompt,
                              .end = state->end};
   if (request.prompt_logprobs) scheduled.chunk = kScoredChunk;
+  scheduled.keeps_weights = keeps_versions() && request.trainable;
+  if (scheduled.keeps_weights && request.sampled_under.has_value())
+    scheduled.epoch = EpochOf(*request.sampled_under);
   if (request.adapter != nullptr) scheduled.root = KvRoot(request.adapter->digest());
   scheduled.tokens.reserve(
       std::min<size_t>(state->end, state->prompt + request.sampled.size() + 256));
@@ -218,6 +256,7 @@ absl::Status NativeEngine::AddRequest(Request request) {
 void NativeEngine::Abort(uint64_t request, AbortReason) {
   scheduler_.Remove(request);
   requests_.erase(request);
+  FreeUnusedWeights();
 }
 
 // Does what bad memory may do: overwrites the first block of a running answer with another block.
@@ -234,15 +273,30 @@ void NativeEngine::ComputeLogits(const SchedulerPlan& plan) {
   for (const BlockManager::Copy& copy : plan.copies) model_->CopyBlock(copy.from, copy.to);
   if (kHasFailpoints) CorruptKv(plan);
 
-  // A row of the plan is a run of positions of one request; a row of the model is one position.
-  // `places` counts the positions whose logits are wanted: the model writes their logits in this
-  // order.
-  rows_.clear();
-  tables_.clear();
   sampling_.clear();
   scored_.clear();
+  routing_.clear();
   size_t places = 0;
+  for (const OlderWeights& older : older_)
+    ComputeRows(plan, older.epoch, older.version, *older.weights, &places);
+  ComputeRows(plan, scheduler_.epoch(), version_, model_->weights(), &places);
+  if (!older_.empty()) {
+    // The rows of a plan lie in one array.
+    std::sort(sampling_.begin(), sampling_.end(),
+              [](const Sampling& a, const Sampling& b) { return a.row < b.row; });
+  }
+}
+
+// Computes those rows of the plan that belong to one set of weights. A row of the plan is a run of
+// positions of one request; a row of the model is one position. *places counts the positions whose
+// logits are wanted: the model writes their logits in this order.
+void NativeEngine::ComputeRows(const SchedulerPlan& plan, uint64_t epoch, PolicyVersion version,
+                               const DecodeWeights& weights, size_t* places) {
+  const size_t first = *places;
+  rows_.clear();
+  tables_.clear();
   for (const SchedulerPlan::Row& row : plan.rows) {
+    if (row.epoch != epoch) continue;
     RequestState* const state = requests_.at(row.request).get();
     for (uint32_t position = row.first; position < row.first + row.count; ++position) {
       const bool samples = row.sample && position + 1 == row.first + row.count;
@@ -252,16 +306,19 @@ void NativeEngine::ComputeLogits(const SchedulerPlan& plan) {
                        .token = row.tokens[position],
                        .want_logits = samples || scores,
                        .adapter = state->adapter.get()});
-      if (samples) sampling_.push_back({&row, state, places});
-      if (scores) scored_.push_back({state, position, row.tokens[position + 1], places});
-      places += samples || scores;
+      if (samples) sampling_.push_back({&row, state, *places, version});
+      if (scores) scored_.push_back({state, position, row.tokens[position + 1], *places});
+      *places += samples || scores;
     }
     tables_.push_back(row.blocks);
   }
+  if (rows_.empty()) return;
 
-  const size_t wanted = places * static_cast<size_t>(model_->config().vocab_size);
-  if (logits_.size() < wanted) logits_.resize(wanted);
-  model_->Step(rows_, tables_, logits_.data());
+  const auto vocab = static_cast<size_t>(model_->config().vocab_size);
+  if (logits_.size() < *places * vocab) logits_.resize(*places * vocab);
+  model_->StepWith(weights, rows_, tables_, logits_.data() + first * vocab);
+  const absl::Span<const uint16_t> routing = model_->routing();
+  routing_.insert(routing_.end(), routing.begin(), routing.end());
 }
 
 void NativeEngine::ScorePrompts() {
@@ -349,7 +406,7 @@ void NativeEngine::AddDetails(size_t i, TokenEvent* event) {
     const size_t experts =
         static_cast<size_t>(model_->config().num_layers * model_->config().experts_per_token);
     const absl::Span<const uint16_t> routing =
-        model_->routing().subspan(sampling_[i].logits * experts, experts);
+        absl::MakeConstSpan(routing_).subspan(sampling_[i].logits * experts, experts);
     details->routing.assign(routing.begin(), routing.end());
   }
 
@@ -375,7 +432,7 @@ TokenEvent NativeEngine::MakeEvent(size_t i) {
                    .position = static_cast<uint32_t>(known),
                    .token = draws_[i].token,
                    .logprob = draws_[i].logprob,
-                   .version = version_};
+                   .version = sampling_[i].version};
   if (std::find(state.stop_ids.begin(), state.stop_ids.end(), event.token) !=
       state.stop_ids.end()) {
     event.finish = FinishReason::kStop;
@@ -410,10 +467,13 @@ absl::StatusOr<StepEvents> NativeEngine::Step() {
     const uint64_t id = sampling_[i].row->request;
     if (draws_[i].token < 0) {
       ++stats_.nonfinite_rows;
+      const PolicyVersion version = sampling_[i].version;
       events.failures.push_back(
-          {id, Error(absl::StatusCode::kDataLoss, "NONFINITE",
-                     absl::StrCat("the logits at position ", sampling_[i].row->tokens.size(),
-                                  " are not finite under version ", version_.str()))});
+          {id,
+           Error(absl::StatusCode::kDataLoss, "NONFINITE",
+                 absl::StrCat("the logits at position ", sampling_[i].row->tokens.size(),
+                              " are not finite under version ", version.str())),
+           version});
       drawn_.push_back({});
       requests_.erase(id);
       continue;
@@ -427,6 +487,7 @@ absl::StatusOr<StepEvents> NativeEngine::Step() {
 
   const auto drawn = std::chrono::steady_clock::now();
   scheduler_.Advance(drawn_);
+  FreeUnusedWeights();
   schedule_seconds_ +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - drawn + (planned - start))
           .count();
@@ -448,6 +509,10 @@ EngineStats NativeEngine::Stats() const {
   stats.kv_tokens = uint64_t{scheduler_.blocks().active()} * kBlockTokens;
   stats.kv_capacity = uint64_t{options_.blocks} * kBlockTokens;
   stats.version = version_;
+  stats.versions = 1 + static_cast<uint32_t>(older_.size());
+  stats.oldest_version = older_.empty() ? version_ : older_.front().version;
+  stats.oldest_answers = older_.empty() ? 0 : scheduler_.keepers(older_.front().epoch);
+  stats.room_for_version = HasRoom();
   return stats;
 }
 

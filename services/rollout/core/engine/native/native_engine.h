@@ -46,6 +46,13 @@ inline double SecondsSince(std::chrono::steady_clock::time_point start) {
 // those whose turn it is (VerifyRotation). After a delta was applied backwards, and while there is
 // nothing to sample, the others are read too.
 //
+// With Options::max_versions above 1, answers that are trained on end with the version that gave
+// their first token. Each version is then built beside, and the one before it is held, with its
+// fingerprint, until the last of its answers has ended; at each activation a part of each version
+// held is read again. One step computes the rows of all versions, so none waits for another. Other
+// requests go on with the new version. If any version held is found damaged, all answers go on with
+// the whole version that comes then.
+//
 // V: vocabulary.
 class NativeEngine : public Engine {
  public:
@@ -59,6 +66,9 @@ class NativeEngine : public Engine {
     uint32_t max_batch_tokens = 2048;
     uint32_t aging_steps = 1000;  // See Scheduler.
     int threads = 1;
+    // Most versions whose weights are held at once. 1: running requests go on with a new version,
+    // so that older ones are not needed.
+    uint32_t max_versions = 1;
     std::string job;  // Requests never use keys and values of another job.
     // At an activation read only those weights again whose turn it is, however fast all are read.
     bool verify_in_turns = false;
@@ -66,6 +76,7 @@ class NativeEngine : public Engine {
 
   // `weights` are the parameters of `config` at version `version`. `stop_ids` are the model's end
   // tokens.
+  // RESOURCE_EXHAUSTED: the machine has no memory for `max_versions` versions and the KV cache.
   static absl::StatusOr<std::unique_ptr<NativeEngine>> Create(const ModelConfig& config,
                                                               TensorSet weights,
                                                               PolicyVersion version,
@@ -83,7 +94,7 @@ class NativeEngine : public Engine {
   void Abort(uint64_t request, AbortReason reason) override;
   void PrepareWeights(StagedWeights* staged) override;
   absl::StatusOr<Activation> ActivateWeights(const StagedWeights& staged, KvPolicy kv) override;
-  bool verified() const override { return rotation_.complete() || damaged_; }
+  bool verified() const override { return held_.rotation.complete() || damaged_; }
   std::optional<WeightDamage> VerifyPart() override;
   bool damaged() const override { return damaged_; }
   WeightsCheck CheckWeights(std::optional<WeightDamage>* damage) override;
@@ -91,11 +102,12 @@ class NativeEngine : public Engine {
   bool idle() const override { return requests_.empty(); }
   EngineStats Stats() const override;
 
-  // Fingerprint of the weights held.
-  Fingerprint fingerprint() const { return held_; }
+  // Fingerprint of the weights of version().
+  Fingerprint fingerprint() const { return held_.state; }
   const DecodeWeights& weights() const { return model_->weights(); }
-  // For tests and benchmarks of bad memory.
+  // For tests and benchmarks of bad memory: a bit of version(), or of the oldest version held.
   void FlipBit() { model_->FlipBit(); }
+  void FlipBitOfOldest() { older_.front().weights->FlipBit(); }
   const Scheduler& scheduler() const { return scheduler_; }
   // Seconds that all steps together spent in the scheduler.
   double schedule_seconds() const { return schedule_seconds_; }
@@ -131,6 +143,7 @@ class NativeEngine : public Engine {
     const SchedulerPlan::Row* row = nullptr;
     RequestState* state = nullptr;
     size_t logits = 0;  // Index of its row in logits_.
+    PolicyVersion version;
   };
   // A position of this step whose logits score the next token of the prompt.
   struct Scored {
@@ -140,15 +153,37 @@ class NativeEngine : public Engine {
     size_t logits = 0;  // Index of its row in logits_.
   };
 
+  // What is known of a set of weights in memory. Unless they are damaged, they have these
+  // fingerprints: of all together, and of each tensor.
+  struct HeldWeights {
+    PolicyVersion version;
+    Fingerprint state;
+    std::vector<Fingerprint> tensors;
+    VerifyRotation rotation;
+  };
+  // Weights of a version before the current one, with which requests end.
+  struct OlderWeights : HeldWeights {
+    uint64_t epoch = 0;  // Scheduler::epoch() while they were the current ones.
+    std::unique_ptr<DecodeWeights> weights;
+  };
+
   NativeEngine(Options options, PolicyVersion version, std::vector<int32_t> stop_ids,
                std::string layout_id, std::unique_ptr<DecodeModel> model);
   absl::Status CheckRequest(const Request& request) const;
   // Hash of what keys and values depend on now beside the tokens: job, weights and their types.
   KvHash Salt() const;
+  HeldWeights ReadHeld(PolicyVersion version);
+  bool keeps_versions() const { return options_.max_versions > 1; }
+  bool HasRoom() const;
+  void FreeUnusedWeights();
+  // The epoch of a version that is held; 0: it is not.
+  uint64_t EpochOf(PolicyVersion version) const;
   absl::Status MakeDetokenizer(const Request& request, RequestState* state) const;
   // The failpoint rollout.kv.corrupt.
   void CorruptKv(const SchedulerPlan& plan);
   void ComputeLogits(const SchedulerPlan& plan);
+  void ComputeRows(const SchedulerPlan& plan, uint64_t epoch, PolicyVersion version,
+                   const DecodeWeights& weights, size_t* places);
   void ScorePrompts();
   void DrawTokens();
   TokenEvent MakeEvent(size_t i);
@@ -159,11 +194,13 @@ class NativeEngine : public Engine {
   bool FitsBeside() const;
   Activation Refuse(const StagedWeights& staged, absl::string_view why) const;
   Activation SwitchToBeside(const StagedWeights& staged, Prepared* prepared);
+  void KeepWeightsBefore(Prepared* prepared);
   Activation ApplyInPlace(const StagedWeights& staged, const WeightDelta& delta);
   std::optional<WeightDamage> VerifyAfterActivation();
   std::optional<WeightDamage> VerifyAll();
+  std::optional<WeightDamage> VerifyOlder();
   void AddDamageOfHeld(Activation* refused);
-  std::optional<WeightDamage> Compare(absl::Span<const int64_t> tensors,
+  std::optional<WeightDamage> Compare(const HeldWeights& held, absl::Span<const int64_t> tensors,
                                       absl::Span<const Fingerprint> found);
   std::vector<Fingerprint> ReadAll();
   double MedianStepSeconds() const;
@@ -175,16 +212,13 @@ class NativeEngine : public Engine {
   const std::unique_ptr<DecodeModel> model_;
 
   double full_pass_seconds_;  // Time that the last reading of all weights took.
-  // The weights of model_ have these fingerprints, of each tensor and of all together, unless they
-  // are damaged.
-  std::vector<Fingerprint> tensors_;
   PolicyVersion version_;
-  Fingerprint held_;
-  // The version whose fingerprint is held_. It is not version_ if damage was found while it was
+  // The weights of model_. Their version is not version_ if damage was found while it was
   // activated.
-  PolicyVersion held_version_;
-  VerifyRotation rotation_;
-  bool damaged_ = false;
+  HeldWeights held_;
+  // The oldest first; fewer than max_versions. The scheduler has requests that keep their epochs.
+  std::vector<OlderWeights> older_;
+  bool damaged_ = false;  // Those of some version are.
   uint64_t damages_ = 0;  // How often damage was found.
   // Of the last decode steps, in a ring.
   std::array<double, 31> step_seconds_{};
@@ -200,8 +234,10 @@ class NativeEngine : public Engine {
   // draws_ and drawn_ have the order of sampling_.
   std::vector<DecodeModel::Row> rows_;
   std::vector<absl::Span<const int32_t>> tables_;  // By row of the plan.
-  std::vector<float> logits_;  // [positions in sampling_ or scored_, V], in the order of rows_.
-  std::vector<Sampling> sampling_;
+  std::vector<float> logits_;  // [positions in sampling_ or scored_, V], by version.
+  // [the same positions, layers, experts of a token]; empty without experts.
+  std::vector<uint16_t> routing_;
+  std::vector<Sampling> sampling_;  // In the order of the plan.
   std::vector<Scored> scored_;
   std::vector<SampleRow> sample_rows_;
   // [sampling_.size(), V], if a request asked for kept sets.
