@@ -598,7 +598,6 @@ TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
                           "rollout.timeout=5s",
                           "limits.tokens=5",
                           "model.reference=/ref",
-                          "data.order.sampler=levels",
                           "rollout.engine.kind=vllm",
                           "rollout.sampling.top_p=0.9",
                           "rollout.sampling.top_k=5",
