@@ -104,8 +104,7 @@ absl::StatusOr<std::unique_ptr<LocalRewards>> LocalRewards::Make(const job::v1::
   }
   for (const auto& [name, judge] : self->judges_)
     absl::StrAppend(&services.judges, judge->Identity(), "\n");
-  for (const auto& [args, plugin] : self->plugins_)
-    absl::StrAppend(&services.plugins, plugin->version(), "\n");
+  for (const auto& [args, plugin] : self->plugins_) services.plugins[args] = plugin->version();
   SLUICE_ASSIGN_OR_RETURN(Scorer scorer, MakeScorer(reward, services));
   rewards->scorer_ = std::make_unique<Scorer>(std::move(scorer));
   return rewards;
