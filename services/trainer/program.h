@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "common/base/mutex.h"
+#include "common/collective/rendezvous_server.h"
 #include "common/daemon/daemon.h"
 #include "common/log/job_lines.h"
 #include "common/rpc/caller.h"
 #include "services/trainer/assigned_job.h"
-#include "services/trainer/rendezvous_server.h"
 
 namespace sluice {
 class CoreShare;
