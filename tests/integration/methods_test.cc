@@ -155,7 +155,16 @@ TEST_F(MethodsTest, WeightsMethodsFenceAnOldIncarnationAndMayBeRepeated) {
 
   weights::v1::ListRequest list;
   SetCall("controller-0", 0, list.mutable_call());
-  EXPECT_GT(CallTwice<weights::v1::ListResponse>(trainer, list).nodes_size(), 0);
+  const auto kept = CallTwice<weights::v1::ListResponse>(trainer, list);
+  ASSERT_GT(kept.nodes_size(), 0);
+
+  // The rollout has the version already, and there is no other to broadcast it to.
+  weights::v1::JoinBroadcastRequest join;
+  for (const weights::v1::VersionNode& node : kept.nodes())
+    if (node.kind() == weights::v1::Manifest::KIND_FULL) join.set_manifest(node.manifest());
+  CallFencedAndTwice(trainer, join);
+  SetCall("rollout-0", 2, join.mutable_call());
+  EXPECT_EQ(CallTwice<weights::v1::JoinBroadcastResponse>(trainer, join).group(), "");
 
   weights::v1::VerifyRequest verify;
   SetCall("controller-0", 0, verify.mutable_call());
