@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,8 +15,9 @@
 
 namespace sluice {
 
-// One rank's end of a group of processes that train one model together, over LibTorch's c10d (Gloo,
-// over TCP without encryption).
+// One rank's end of a group of processes that move numbers to each other, over LibTorch's c10d
+// (Gloo, over TCP without encryption): those that train one model together, or that a version of
+// the weights is broadcast to.
 //
 // All ranks make the same calls in the same order, with spans of equal sizes. Each call first waits
 // until every rank has come to it, however long another rank computes before; only then does a
@@ -34,7 +36,7 @@ class Collective {
     std::string host = "127.0.0.1";
     // This rank listens on the first of these ports that is free. Two groups have two ports.
     PortRange ports;
-    // For the data of Sum(), SumTo(), Broadcast() and Gather().
+    // For the data of Sum(), SumTo(), Broadcast() and Gather(), and for each bucket of a stream.
     absl::Duration timeout = absl::Seconds(120);
     // How long this rank waits until all ranks have come.
     absl::Duration meet = absl::InfiniteDuration();
@@ -74,8 +76,17 @@ class Collective {
   absl::Status Send(std::string message);
   absl::StatusOr<std::string> Receive();
 
-  // Ends the waits for other ranks, now and later. A transfer of data that is under way goes on
-  // until its end, or until the timeout. From any thread.
+  // Begins a stream of `bytes` from rank 0 through all ranks, from each to the next, in buckets of
+  // `bucket_bytes`, of which the last may be smaller. So each link carries the bytes once. Unlike
+  // the calls above, a stream waits for no rank without end, but for the timeout with each bucket.
+  // A rank that is gone ends it for those behind it, and for rank 0 if it was the first of them.
+  absl::Status StartStream(uint64_t bytes, uint64_t bucket_bytes);
+  // Returns the next bucket, which is valid until the next call. Rank 0 fills it before that call;
+  // to the others it has come. Empty: it was the last one, and it has left this rank.
+  absl::StatusOr<absl::Span<char>> NextBucket();
+
+  // Ends the waits for other ranks, now and later, and a stream. Another transfer of data that is
+  // under way goes on until its end, or until the timeout. From any thread.
   void Abort();
 
  private:
@@ -83,5 +94,8 @@ class Collective {
   explicit Collective(std::unique_ptr<Impl> impl);
   const std::unique_ptr<Impl> impl_;
 };
+
+// FAILED_PRECONDITION: `worker` was started without an address for other ranks, which `wish` needs.
+absl::Status NoCollectiveHostError(absl::string_view worker, absl::string_view wish);
 
 }  // namespace sluice

@@ -1,6 +1,4 @@
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/from_blob.h>
-#include <c10/core/DeviceType.h>
+// The process group of Gloo, which moves bytes between CPUs by TCP.
 #include <gloo/transport/tcp/socket.h>
 #include <netinet/in.h>
 
@@ -9,34 +7,14 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
-#include "common/collective/collective.h"
+#include "common/collective/backend.h"
 
 namespace sluice {
 namespace {
 
-using Work = c10::intrusive_ptr<c10d::Work>;
-
-// A wait that only Abort() or the loss of a rank ends.
-constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
-// Largest piece of one call to Gloo, in elements, which bounds its buffers.
-constexpr size_t kPiece = size_t{1} << 24;
-
 std::chrono::milliseconds Milliseconds(absl::Duration duration) {
   return std::chrono::milliseconds(absl::ToInt64Milliseconds(duration));
-}
-
-template <typename T>
-at::Tensor TensorOf(absl::Span<T> values) {
-  return at::from_blob(values.data(), {static_cast<int64_t>(values.size())},
-                       c10::CppTypeToScalarType<T>::value);
-}
-
-// What went wrong, without the stack trace that torch puts behind it.
-std::string FirstLine(const std::exception& e) {
-  const std::string what = e.what();
-  return what.substr(0, what.find('\n'));
 }
 
 // A rendezvous as c10d wants it. It expects errors as exceptions.
@@ -149,7 +127,7 @@ absl::Status Meet(const Collective::Options& options, Rendezvous* rendezvous) {
   absl::Status status = rendezvous->Set(key(options.rank), "");
   for (int rank = 0; status.ok() && rank < options.world; ++rank)
     status = rendezvous->Get(key(rank), options.meet).status();
-  return status.ok() ? status : NotMetError(options, status.ToString());
+  return status.ok() ? status : NotMetError(options, status.message());
 }
 
 }  // namespace
@@ -182,178 +160,13 @@ void gloo::transport::tcp::Socket::bind(const sockaddr_storage& address) {
 
 namespace sluice {
 
-class Collective::Impl {
- public:
-  Impl(const Options& options, c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
-      : options_(options), group_(std::move(group)) {}
+std::string FirstLine(const std::exception& e) {
+  const std::string what = e.what();
+  return what.substr(0, what.find('\n'));
+}
 
-  int rank() const { return options_.rank; }
-  int world() const { return options_.world; }
-
-  // Calls `start`, which starts some work of the group, and waits until it is done.
-  template <typename Start>
-  absl::Status Run(Start start) {
-    try {
-      start()->wait();
-      return absl::OkStatus();
-    } catch (const std::exception& e) {
-      return Lost(FirstLine(e));
-    }
-  }
-
-  // Runs `start` for one piece of the values after the other.
-  template <typename T, typename Start>
-  absl::Status RunPieces(absl::Span<T> values, Start start) {
-    SLUICE_RETURN_IF_ERROR(Align());
-    for (size_t first = 0; first < values.size(); first += kPiece) {
-      std::vector<at::Tensor> piece = {TensorOf(values.subspan(first, kPiece))};
-      SLUICE_RETURN_IF_ERROR(Run([&] { return start(piece); }));
-    }
-    return absl::OkStatus();
-  }
-
-  template <typename T>
-  absl::Status Sum(absl::Span<T> values) {
-    return RunPieces(values,
-                     [&](std::vector<at::Tensor>& piece) { return group_->allreduce(piece); });
-  }
-
-  absl::Status SumTo(int root, absl::Span<float> values) {
-    c10d::ReduceOptions options;
-    options.rootRank = root;
-    return RunPieces(
-        values, [&](std::vector<at::Tensor>& piece) { return group_->reduce(piece, options); });
-  }
-
-  template <typename T>
-  absl::Status Broadcast(int root, absl::Span<T> values) {
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    return RunPieces(
-        values, [&](std::vector<at::Tensor>& piece) { return group_->broadcast(piece, options); });
-  }
-
-  absl::Status Transfer(int from, int to, absl::Span<float> values) {
-    if (from == to || (rank() != from && rank() != to)) return absl::OkStatus();
-    for (size_t first = 0; first < values.size(); first += kPiece) {
-      const absl::Span<float> piece = values.subspan(first, kPiece);
-      SLUICE_RETURN_IF_ERROR(rank() == from ? SendTo(to, piece) : ReceiveFrom(from, piece));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<std::vector<std::string>> Gather(absl::string_view mine) {
-    std::vector<int64_t> sizes(static_cast<size_t>(world()), 0);
-    sizes[rank()] = static_cast<int64_t>(mine.size());
-    SLUICE_RETURN_IF_ERROR(Sum(absl::MakeSpan(sizes)));
-    std::vector<std::string> all;
-    for (int root = 0; root < world(); ++root) {
-      std::string bytes = root == rank() ? std::string(mine) : std::string(sizes[root], '\0');
-      SLUICE_RETURN_IF_ERROR(BroadcastBytes(root, bytes));
-      all.push_back(std::move(bytes));
-    }
-    return all;
-  }
-
-  absl::Status Send(std::string message) {
-    int64_t size = static_cast<int64_t>(message.size());
-    for (int to = 1; to < world(); ++to) SLUICE_RETURN_IF_ERROR(SendTo(to, One(&size)));
-    return BroadcastBytes(0, message);
-  }
-
-  absl::StatusOr<std::string> Receive() {
-    int64_t size = 0;
-    SLUICE_RETURN_IF_ERROR(ReceiveFrom(0, One(&size)));
-    std::string message(static_cast<size_t>(size), '\0');
-    SLUICE_RETURN_IF_ERROR(BroadcastBytes(0, message));
-    return message;
-  }
-
-  void Abort() {
-    MutexLock lock(&mu_);
-    aborted_ = true;
-    if (waits_for_) waits_for_->abort();
-  }
-
- private:
-  absl::Status Lost(absl::string_view what) {
-    return Error(absl::StatusCode::kUnavailable, "RANK_LOST",
-                 absl::StrCat("rank ", rank(), " of ", world(), " lost another rank: ", what));
-  }
-
-  absl::Status BroadcastBytes(int root, std::string& bytes) {
-    return Broadcast(root, absl::MakeSpan(reinterpret_cast<uint8_t*>(bytes.data()), bytes.size()));
-  }
-
-  // Waits until all ranks have come here. Rank 0 hears of each, and then tells each.
-  absl::Status Align() {
-    int64_t mark = 0;
-    if (rank() != 0) {
-      SLUICE_RETURN_IF_ERROR(SendTo(0, One(&mark)));
-      return ReceiveFrom(0, One(&mark));
-    }
-    for (int from = 1; from < world(); ++from)
-      SLUICE_RETURN_IF_ERROR(ReceiveFrom(from, One(&mark)));
-    for (int to = 1; to < world(); ++to) SLUICE_RETURN_IF_ERROR(SendTo(to, One(&mark)));
-    return absl::OkStatus();
-  }
-
-  static absl::Span<int64_t> One(int64_t* value) { return absl::MakeSpan(value, 1); }
-
-  template <typename T>
-  absl::Status SendTo(int to, absl::Span<T> values) {
-    return Await([&] {
-      std::vector<at::Tensor> tensors = {TensorOf(values)};
-      return group_->send(tensors, to, /*tag=*/0);
-    });
-  }
-  template <typename T>
-  absl::Status ReceiveFrom(int from, absl::Span<T> values) {
-    return Await([&] {
-      std::vector<at::Tensor> tensors = {TensorOf(values)};
-      return group_->recv(tensors, from, /*tag=*/0);
-    });
-  }
-
-  // Waits for a send or a receive, for as long as it takes.
-  template <typename Start>
-  absl::Status Await(Start start) {
-    bool done = false;
-    std::string lost;
-    try {
-      {
-        MutexLock lock(&mu_);
-        if (aborted_) return Aborted();
-        waits_for_ = start();
-      }
-      done = waits_for_->wait(kForever);
-    } catch (const std::exception& e) {
-      lost = FirstLine(e);
-    }
-    MutexLock lock(&mu_);
-    waits_for_.reset();
-    if (!lost.empty()) return Lost(lost);
-    return done ? absl::OkStatus() : Aborted();
-  }
-
-  absl::Status Aborted() const {
-    return absl::CancelledError(absl::StrCat("rank ", rank(), " leaves the group"));
-  }
-
-  const Options options_;
-  const c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
-
-  Mutex mu_;
-  bool aborted_ ABSL_GUARDED_BY(mu_) = false;
-  Work waits_for_;  // Written with mu_ held, by the thread that uses the group.
-};
-
-absl::StatusOr<std::unique_ptr<Collective>> Collective::Join(const Options& options,
-                                                             Rendezvous* rendezvous) {
-  if (options.world < 1 || options.rank < 0 || options.rank >= options.world) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", options.rank, " is not in a group of ", options.world));
-  }
+absl::StatusOr<c10::intrusive_ptr<c10d::Backend>> MakeBackend(const Collective::Options& options,
+                                                              Rendezvous* rendezvous) {
   c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo =
       c10d::ProcessGroupGloo::Options::create(Milliseconds(options.connect));
   gloo->threads = 1;  // One call is under way at a time.
@@ -365,34 +178,10 @@ absl::StatusOr<std::unique_ptr<Collective>> Collective::Join(const Options& opti
         c10::make_intrusive<Store>(rendezvous, options.connect), options.rank, options.world,
         std::move(gloo));
     group->setTimeout(Milliseconds(options.timeout));
-    return std::unique_ptr<Collective>(
-        new Collective(std::make_unique<Impl>(options, std::move(group))));
+    return group;
   } catch (const std::exception& e) {
     return NotMetError(options, FirstLine(e));
   }
 }
-
-Collective::Collective(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Collective::~Collective() = default;
-
-int Collective::rank() const { return impl_->rank(); }
-int Collective::world() const { return impl_->world(); }
-absl::Status Collective::Sum(absl::Span<float> values) { return impl_->Sum(values); }
-absl::Status Collective::Sum(absl::Span<double> values) { return impl_->Sum(values); }
-absl::Status Collective::SumTo(int root, absl::Span<float> values) {
-  return impl_->SumTo(root, values);
-}
-absl::Status Collective::Broadcast(int root, absl::Span<float> values) {
-  return impl_->Broadcast(root, values);
-}
-absl::Status Collective::Transfer(int from, int to, absl::Span<float> values) {
-  return impl_->Transfer(from, to, values);
-}
-absl::StatusOr<std::vector<std::string>> Collective::Gather(absl::string_view mine) {
-  return impl_->Gather(mine);
-}
-absl::Status Collective::Send(std::string message) { return impl_->Send(std::move(message)); }
-absl::StatusOr<std::string> Collective::Receive() { return impl_->Receive(); }
-void Collective::Abort() { impl_->Abort(); }
 
 }  // namespace sluice

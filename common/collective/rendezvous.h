@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
@@ -41,18 +43,28 @@ class PrefixedRendezvous : public Rendezvous {
   const std::string prefix_;
 };
 
-// The rendezvous of ranks that are in one process.
+// The rendezvous of ranks that are in one process, or that ask this one.
 class LocalRendezvous : public Rendezvous {
  public:
+  // All keys and values together may have `max_bytes`.
+  explicit LocalRendezvous(size_t max_bytes = SIZE_MAX) : max_bytes_(max_bytes) {}
+
+  // RESOURCE_EXHAUSTED: there is no room for the value.
   absl::Status Set(const std::string& key, const std::string& value) override
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::string> Get(const std::string& key, absl::Duration timeout) override
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends all waits, now and later, with CANCELLED.
+  void Close() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  const size_t max_bytes_;
+
   Mutex mu_;
   CondVar changed_;
   std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mu_);
+  size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;  // Of the keys and values.
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace sluice

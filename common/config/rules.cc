@@ -444,6 +444,21 @@ void CheckInflight(const job::v1::JobSpec& spec, SpecProblems& check) {
                 "new weights; leave it out");
 }
 
+// A broadcast is for several rollouts that get a version at the same time.
+void CheckBroadcast(const job::v1::JobSpec& spec, SpecProblems& check) {
+  const job::v1::Weights& weights = spec.weights();
+  if (!weights.has_broadcast()) return;
+  const uint32_t rollouts =
+      std::max(spec.resources().rollout().min(), spec.resources().rollout().max());
+  const uint32_t least = weights.has_canary() ? 3 : 2;
+  check.Require(spec.kind() == "rl", "weights.broadcast", "is not used by kind: ", spec.kind(),
+                ", which has no rollouts; leave it out");
+  check.Require(
+      spec.kind() != "rl" || rollouts >= least, "weights.broadcast", "needs at least ", least,
+      " rollouts", weights.has_canary() ? ", because the canary gets each version alone" : "",
+      ", but resources.rollout.max is ", rollouts, ": a version is broadcast to several at once");
+}
+
 // A deterministic job gives the same weights each time, so no decision may depend on the clock or
 // on the order of arrival.
 void CheckDeterministic(const job::v1::JobSpec& spec, SpecProblems& check) {
@@ -660,6 +675,7 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
   CheckLora(spec, check);
   CheckCanary(spec, check);
   CheckInflight(spec, check);
+  CheckBroadcast(spec, check);
   CheckShard(spec, check);
   CheckRanks(spec, check);
   // Training on the answers of rows uses none of these blocks.

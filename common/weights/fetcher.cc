@@ -45,6 +45,7 @@ absl::Status ReadTensorStates(const weights::v1::Manifest& manifest, bool backwa
 // The chunks that a manifest names.
 struct Chunks {
   std::vector<std::string> ids;
+  std::vector<uint64_t> bytes;  // Of each, as sent.
   // Each stream fetches those of ids[ends[i - 1]..ends[i]).
   std::vector<size_t> ends;
 };
@@ -68,6 +69,7 @@ absl::StatusOr<Chunks> ChunksOf(const weights::v1::Manifest& manifest, uint32_t 
       bytes = 0;
     }
     chunks.ids.push_back(chunk.sha256());
+    chunks.bytes.push_back(chunk.wire_bytes());
     bytes += chunk.wire_bytes();
   }
   if (!chunks.ids.empty()) chunks.ends.push_back(chunks.ids.size());
@@ -281,8 +283,9 @@ absl::Status WeightFetcher::TakeStep(ObjectFetcher* objects, const WeightStep& s
   SLUICE_RETURN_IF_ERROR(CheckManifest(manifest, edge));
 
   const bool whole = !edge.base.has_value();
-  SLUICE_ASSIGN_OR_RETURN(const Chunks chunks, ChunksOf(manifest, whole ? 0 : 1));
+  SLUICE_ASSIGN_OR_RETURN(Chunks chunks, ChunksOf(manifest, whole ? 0 : 1));
   if (objects->relay() != nullptr) objects->relay()->Expect(chunks.ids);
+  WholeVersion part{edge.manifest, std::move(chunks.ids), std::move(chunks.bytes)};
   const int sign = step.backward ? -1 : +1;
   TensorSet* const tensors = result->tensors;
   std::vector<DeltaTarget> targets;
@@ -303,8 +306,9 @@ absl::Status WeightFetcher::TakeStep(ObjectFetcher* objects, const WeightStep& s
   size_t first = 0;
   for (const size_t end : chunks.ends) {
     if (first > 0) SLUICE_RETURN_IF_ERROR(renew());
-    SLUICE_RETURN_IF_ERROR(
-        objects->Fetch(absl::MakeConstSpan(chunks.ids).subspan(first, end - first), take));
+    part.end = end;
+    SLUICE_RETURN_IF_ERROR(objects->Fetch(absl::MakeConstSpan(part.ids).subspan(first, end - first),
+                                          take, whole ? &part : nullptr));
     first = end;
   }
   if (result->delta != nullptr) {

@@ -38,10 +38,19 @@ std::optional<std::string> FindMemory(const HolderFacts& facts, std::string* why
 std::vector<PlannedHolder> PlanHolders(const HolderFacts& facts) {
   std::vector<PlannedHolder> plan;
   std::string why_not;  // Nothing cheaper is used.
+  const std::string origin(kOriginId);
   if (const auto memory = FindMemory(facts, &why_not); memory.has_value()) {
     plan.push_back({*memory, &kShmCaps,
                     absl::StrCat(NameOf(*memory), " is on this host and shares its memory")});
     why_not = "what is read from shared memory first was not all there";
+  } else if (facts.broadcast && facts.is_avoided(HolderKey(origin, kC10dCaps))) {
+    absl::StrAppend(&why_not, ", and a broadcast failed a short while ago");
+  } else if (facts.broadcast) {
+    plan.push_back({origin, &kC10dCaps,
+                    absl::StrCat("weights.broadcast is set, several rollouts wanted the same whole "
+                                 "version, and ",
+                                 why_not)});
+    why_not = "a broadcast brings only a whole version that several rollouts want at once";
   }
 
   const std::string folder(kFolderId);
@@ -50,7 +59,7 @@ std::vector<PlannedHolder> PlanHolders(const HolderFacts& facts) {
                               absl::StrCat("weights.dir is set, and ", why_not)};
   if (facts.folder && !folder_failed) {
     plan.push_back(file);
-    if (plan.size() == 1) why_not = "what is read from weights.dir first was not all there";
+    why_not = "what is read from weights.dir first was not all there";
   } else {
     absl::StrAppend(&why_not, folder_failed ? ", and weights.dir failed a short while ago"
                                             : ", and weights.dir is not set");

@@ -32,7 +32,7 @@ bool IsGone(const absl::Status& status) {
 }  // namespace
 
 std::string HolderKey(const std::string& id, const TransportCaps& caps) {
-  return caps.same_host ? absl::StrCat(id, " by ", caps.name) : id;
+  return caps.same_host || caps.broadcasts ? absl::StrCat(id, " by ", caps.name) : id;
 }
 
 ObjectFetcher::ObjectFetcher(Options options)
@@ -45,8 +45,8 @@ bool ObjectFetcher::cancelled() const {
   return options_.cancel != nullptr && options_.cancel->triggered();
 }
 
-absl::Status ObjectFetcher::Fetch(absl::Span<const std::string> ids,
-                                  const ObjectHandler& on_object) {
+absl::Status ObjectFetcher::Fetch(absl::Span<const std::string> ids, const ObjectHandler& on_object,
+                                  const WholeVersion* whole) {
   holders_failed_ = false;
   std::vector<std::string> wanted;
   for (const std::string& id : ids) {
@@ -69,7 +69,7 @@ absl::Status ObjectFetcher::Fetch(absl::Span<const std::string> ids,
     const Holder& holder = options_.holders[at];
     const bool is_last = at + 1 == options_.holders.size();
     bool handler_failed = false;
-    const FetchEnd end = FetchFrom(holder, is_last, &wanted, on_object, &handler_failed);
+    const FetchEnd end = FetchFrom(holder, is_last, &wanted, on_object, whole, &handler_failed);
     ClearWait();
     if (handler_failed) {
       holders_failed_ = false;
@@ -101,7 +101,7 @@ absl::Status ObjectFetcher::Fetch(absl::Span<const std::string> ids,
 
 FetchEnd ObjectFetcher::FetchFrom(const Holder& holder, bool is_last,
                                   std::vector<std::string>* wanted, const ObjectHandler& on_object,
-                                  bool* handler_failed) {
+                                  const WholeVersion* whole, bool* handler_failed) {
   const std::string key = HolderKey(holder.id, holder.transport->caps());
   const std::string transport(holder.transport->caps().name);
   const std::vector<std::string> ids = std::exchange(*wanted, {});
@@ -130,6 +130,7 @@ FetchEnd ObjectFetcher::FetchFrom(const Holder& holder, bool is_last,
   // Others may themselves wait for this rollout, so only the trainer is waited for without end.
   FetchEnd end = holder.transport->Fetch(
       {.version = options_.version,
+       .whole = whole,
        .key = key,
        .name = HolderName(key),
        .is_patient = is_origin && is_last,

@@ -33,8 +33,8 @@ class ListRequest;
 class ListResponse;
 }  // namespace weights::v1
 
-// What the history calls a holder that is asked by this transport. The faults of a shared memory
-// say nothing against the daemon that it belongs to.
+// What the history calls a holder that is asked by this transport. The faults of a shared memory or
+// of a broadcast say nothing against the daemon that it belongs to.
 std::string HolderKey(const std::string& id, const TransportCaps& caps);
 
 // Downloads the objects of one version (manifests and chunks, named by their SHA-256) from those
@@ -75,12 +75,13 @@ class ObjectFetcher {
   // Copies what it keeps of the object.
   using ObjectHandler = std::function<absl::Status(absl::string_view object)>;
   // Downloads objects and passes each to `on_object`, in any order. A failure of `on_object` ends
-  // the download with its error.
+  // the download with its error. `whole` is not null if they are a part of a whole version.
   // CANCELLED: `cancel` was triggered.
   // NOT_FOUND: nobody has an object.
   // DATA_LOSS: the trainer sent other bytes than were asked for.
   // Other errors are those of the trainer, or of the last holder.
-  absl::Status Fetch(absl::Span<const std::string> ids, const ObjectHandler& on_object);
+  absl::Status Fetch(absl::Span<const std::string> ids, const ObjectHandler& on_object,
+                     const WholeVersion* whole = nullptr);
 
   // Asks the trainer which versions it keeps. If it is gone, the others are asked in order, until
   // `is_useful` says of an answer that it helps. Returns the id of the one that answered.
@@ -129,7 +130,8 @@ class ObjectFetcher {
  private:
   // Takes from *wanted what arrives. Sets *handler_failed if the error is that of the handler.
   FetchEnd FetchFrom(const Holder& holder, bool is_last, std::vector<std::string>* wanted,
-                     const ObjectHandler& on_object, bool* handler_failed);
+                     const ObjectHandler& on_object, const WholeVersion* whole,
+                     bool* handler_failed);
   // The trainer to call; null if there is none.
   const rpc::Channel* FindOrigin() const;
   // `key` is that of the holder in the history.

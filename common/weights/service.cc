@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "common/rpc/caller.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/status.h"
+#include "common/weights/broadcast_server.h"
 #include "common/weights/convert.h"
 #include "common/weights/fetch_reactor.h"
 #include "common/weights/publisher.h"
@@ -154,6 +156,20 @@ class WatchReactor : public grpc::ServerWriteReactor<weights::v1::Latest>,
   grpc::Status final_;
 };
 
+// The rollouts that may want a whole version that one asks for: those that have heard of it, lack
+// it and share no memory with this host.
+std::set<std::string> ListExpected(const WeightPublisher& publisher, PolicyVersion version) {
+  const std::optional<PublishedVersion> candidate = publisher.candidate();
+  if (candidate.has_value() && candidate->version == version) return {};  // Only the canary has.
+  std::set<std::string> expected = publisher.listeners();
+  for (const ReplicaState& replica : publisher.replicas()) {
+    const bool has_it =
+        (replica.phase == "STAGED" || replica.phase == "ACTIVE") && replica.version >= version;
+    if (has_it || replica.transport == kShmCaps.name) expected.erase(replica.worker);
+  }
+  return expected;
+}
+
 using Base = WeightsService::WithRawCallbackMethod_Fetch<WeightsService::CallbackService>;
 
 }  // namespace
@@ -186,9 +202,13 @@ class WeightsServer::Impl final : public Base {
   }
 
   absl::Status ShareMemory(const std::string& address) { return memory_.Start(address); }
+  void SetBroadcasts(std::unique_ptr<BroadcastServer> broadcasts) {
+    broadcasts_ = std::move(broadcasts);
+  }
 
   void Stop() {
     memory_.Stop();
+    if (broadcasts_ != nullptr) broadcasts_->Stop();
     Streams open;
     {
       MutexLock lock(&mu_);
@@ -365,6 +385,45 @@ class WeightsServer::Impl final : public Base {
         });
   }
 
+  grpc::ServerUnaryReactor* JoinBroadcast(grpc::CallbackServerContext* context,
+                                          const weights::v1::JoinBroadcastRequest* request,
+                                          weights::v1::JoinBroadcastResponse* response) override {
+    const auto served = FindServed(*context, request->call(), {rpc::Role::kRollout},
+                                   [](const Served&, Streams*) {});
+    absl::Status refused = served.status();
+    if (refused.ok() && served->publisher == nullptr) refused = KeepsNothing();
+    if (refused.ok() && broadcasts_ == nullptr) {
+      refused = Error(absl::StatusCode::kFailedPrecondition, "NO_BROADCAST",
+                      "this trainer has no address at which ranks may reach it");
+    }
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    if (!refused.ok()) {
+      reactor->Finish(rpc::ToGrpcStatus(refused));
+      return reactor;
+    }
+
+    // Of a version that is not kept nobody is expected.
+    std::set<std::string> expected;
+    for (const WeightEdge& edge : served->source->edges()) {
+      if (edge.manifest == request->manifest())
+        expected = ListExpected(*served->publisher, edge.version.version);
+    }
+    broadcasts_->Join(
+        {.job = request->call().job().job(),
+         .worker = request->call().job().worker(),
+         .manifest = request->manifest(),
+         .wait = rpc::FromProto(request->wait()),
+         .source = served->source,
+         .expected = std::move(expected),
+         .has_left = [context] { return context->IsCancelled(); },
+         .answer =
+             [reactor, response](absl::StatusOr<weights::v1::JoinBroadcastResponse> seat) {
+               if (seat.ok()) *response = *std::move(seat);
+               reactor->Finish(rpc::ToGrpcStatus(seat.status()));
+             }});
+    return reactor;
+  }
+
   grpc::ServerUnaryReactor* Rollback(grpc::CallbackServerContext* context,
                                      const weights::v1::RollbackRequest* request,
                                      weights::v1::RollbackResponse*) override {
@@ -490,6 +549,7 @@ class WeightsServer::Impl final : public Base {
   }
 
   const rpc::CallerTable* const callers_;
+  std::unique_ptr<BroadcastServer> broadcasts_;  // Null: there are none.
   Mutex mu_;
   CondVar stop_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
@@ -519,6 +579,9 @@ void WeightsServer::SetRelay(const std::string& job, std::shared_ptr<WeightSourc
 }
 absl::Status WeightsServer::ShareMemory(const std::string& address) {
   return impl_->ShareMemory(address);
+}
+void WeightsServer::SetBroadcasts(std::unique_ptr<BroadcastServer> broadcasts) {
+  impl_->SetBroadcasts(std::move(broadcasts));
 }
 void WeightsServer::Shutdown() { impl_->Stop(); }
 

@@ -13,6 +13,7 @@ class Service;
 }
 
 namespace sluice {
+class BroadcastServer;
 class WeightPublisher;
 class WeightSource;
 namespace rpc {
@@ -48,6 +49,9 @@ class WeightsServer {
   // `address` (shm_server.h). Without it they get all by calls. Call it at most once.
   // ALREADY_EXISTS: another process listens for them.
   absl::Status ShareMemory(const std::string& address);
+  // Answers the call JoinBroadcast of jobs that have a publisher; without it the call is refused.
+  // Set it before the first job.
+  void SetBroadcasts(std::unique_ptr<BroadcastServer> broadcasts);
   void Shutdown();
 
  private:

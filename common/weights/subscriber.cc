@@ -560,12 +560,15 @@ class WeightSubscriber::Impl {
     }
   }
 
-  // Says whom to ask by which transport: those who can be called, and what this host offers.
+  // Says whom to ask by which transport: those who can be called, what this host offers, and the
+  // trainer `origin`, which may be null, for a broadcast.
   std::vector<ObjectFetcher::Holder> ChooseTransports(std::vector<ObjectFetcher::Holder> callable,
-                                                      const std::vector<RelayMember>& upstream) {
+                                                      const std::vector<RelayMember>& upstream,
+                                                      std::shared_ptr<rpc::Channel> origin) {
     std::map<std::string, ObjectFetcher::Holder> calls;
     std::shared_ptr<Transport> memory;  // Of the one that was reached last.
     HolderFacts facts{.shared_memory = options_.shared_memory,
+                      .broadcast = options_.broadcast.has_value() && origin != nullptr,
                       .folder = options_.folder != nullptr};
     for (ObjectFetcher::Holder& holder : callable) {
       facts.holders.push_back(holder.id);
@@ -588,6 +591,9 @@ class WeightSubscriber::Impl {
     for (PlannedHolder& planned : PlanHolders(facts)) {
       ObjectFetcher::Holder holder{.id = planned.id};
       if (planned.transport->same_host) holder.transport = memory;
+      else if (planned.transport->broadcasts)
+        holder.transport =
+            std::make_shared<BroadcastTransport>(origin, fetcher_.caller(), *options_.broadcast);
       else if (planned.transport->needs_folder) holder.transport = options_.folder;
       else holder = calls.at(planned.id);
       holder.why = std::move(planned.why);
@@ -627,7 +633,7 @@ class WeightSubscriber::Impl {
         callable.push_back(MakeCaller(std::string(kOriginId), origin.get()));
       }
     }
-    options.holders = ChooseTransports(std::move(callable), upstream);
+    options.holders = ChooseTransports(std::move(callable), upstream, origin);
     {
       MutexLock lock(&mu_);
       if (options.holders.empty()) {

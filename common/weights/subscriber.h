@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/rl/version.h"
+#include "common/weights/broadcast_transport.h"
 #include "common/weights/fetcher.h"
 #include "common/weights/fingerprint.h"
 #include "common/weights/object_fetcher.h"
@@ -57,6 +58,8 @@ class WeightSubscriber {
     // Whether what the trainer, or a rollout before this one, shares on this host is read from its
     // memory.
     bool shared_memory = false;
+    // How it takes part in broadcasts of the trainer. Nullopt: not at all.
+    std::optional<BroadcastOptions> broadcast;
     // Reads the folder that the trainer writes; null: there is none.
     std::shared_ptr<FileTransport> folder;
     // Passes on what is fetched here; null: nothing is, and all comes from the trainer.

@@ -45,11 +45,13 @@ struct TransportCaps {
   bool needs_folder = false;        // `weights.dir` must be set, and both must see it.
   bool waits = false;               // What the holder is still receiving can be waited for.
   bool outlives_publisher = false;  // It works when the trainer is gone.
+  bool broadcasts = false;          // It brings whole versions only, to several receivers at once.
 };
 inline constexpr TransportCaps kGrpcCaps = {.name = "grpc", .waits = true};
 inline constexpr TransportCaps kShmCaps = {.name = "shm", .same_host = true, .waits = true};
 inline constexpr TransportCaps kFileCaps = {
     .name = "file", .needs_folder = true, .outlives_publisher = true};
+inline constexpr TransportCaps kC10dCaps = {.name = "c10d", .broadcasts = true};
 
 // No transport gives an object that is larger.
 inline constexpr uint64_t kMaxObjectBytes = 64 << 20;
@@ -101,11 +103,21 @@ class WantedObjects {
   bool taker_failed_ = false;
 };
 
+// The chunks of a whole version, which are fetched part by part in the order of its manifest.
+struct WholeVersion {
+  std::string manifest;  // Its id.
+  std::vector<std::string> ids;
+  std::vector<uint64_t> bytes;  // Of each.
+  size_t end = 0;               // The part that is fetched ends before this chunk.
+};
+
 // How one holder is asked.
 struct FetchTerms {
   PolicyVersion version;  // For which the objects are wanted.
-  std::string key;        // Of the holder, in the history.
-  std::string name;       // Of the holder, for people.
+  // Set if the objects are chunks of a whole version.
+  const WholeVersion* whole = nullptr;
+  std::string key;   // Of the holder, in the history.
+  std::string name;  // Of the holder, for people.
   // A patient caller has nobody else to ask: the holder is not left for being silent, slow or
   // starved.
   bool is_patient = false;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
+#include "common/daemon/collective_flags.h"
 #include "common/daemon/cores.h"
 
 namespace sluice::rollout {
@@ -67,27 +68,30 @@ absl::Status CheckHttp(const RolloutOptions& options) {
 }  // namespace
 
 std::vector<daemon::About::Flag> RolloutFlags() {
-  return {{kGraceFlag,
-           absl::StrCat("time that running answers get to end on SIGTERM; another worker goes on "
-                        "with those that have not ended; default ",
-                        absl::FormatDuration(kGrace)),
-           "SLUICE_DRAIN_GRACE"},
-          {kHttpFlag,
-           "IP:PORT of the OpenAI-compatible HTTP API: GET /v1/models, POST /v1/completions and "
-           "/v1/chat/completions; port 0 takes any free port; an address that is not loopback "
-           "needs keys and TLS; default: no API",
-           "SLUICE_HTTP"},
-          {kKeysFlag,
-           "file of the API's bearer keys, which not every user may read; each line is NAME KEY "
-           "[MOST_ANSWERS]; default: no key is needed",
-           "SLUICE_HTTP_KEYS"},
-          {kAdaptersFlag,
-           "NAME=DIR[,NAME=DIR..]: LoRA adapters, in directories as PEFT writes them; the API "
-           "serves each one beside the model of each job, as JOB:NAME; default: none",
-           "SLUICE_HTTP_ADAPTERS"},
-          {kCertFlag, "PEM file of the API's certificate chain; default: no TLS"},
-          {kCertKeyFlag, "PEM file of the certificate's private key"},
-          daemon::CoresFlag()};
+  std::vector<daemon::About::Flag> flags = {
+      {kGraceFlag,
+       absl::StrCat("time that running answers get to end on SIGTERM; another worker goes on "
+                    "with those that have not ended; default ",
+                    absl::FormatDuration(kGrace)),
+       "SLUICE_DRAIN_GRACE"},
+      {kHttpFlag,
+       "IP:PORT of the OpenAI-compatible HTTP API: GET /v1/models, POST /v1/completions and "
+       "/v1/chat/completions; port 0 takes any free port; an address that is not loopback "
+       "needs keys and TLS; default: no API",
+       "SLUICE_HTTP"},
+      {kKeysFlag,
+       "file of the API's bearer keys, which not every user may read; each line is NAME KEY "
+       "[MOST_ANSWERS]; default: no key is needed",
+       "SLUICE_HTTP_KEYS"},
+      {kAdaptersFlag,
+       "NAME=DIR[,NAME=DIR..]: LoRA adapters, in directories as PEFT writes them; the API "
+       "serves each one beside the model of each job, as JOB:NAME; default: none",
+       "SLUICE_HTTP_ADAPTERS"},
+      {kCertFlag, "PEM file of the API's certificate chain; default: no TLS"},
+      {kCertKeyFlag, "PEM file of the certificate's private key"},
+      daemon::CoresFlag()};
+  for (daemon::About::Flag& flag : daemon::CollectiveFlags()) flags.push_back(std::move(flag));
+  return flags;
 }
 
 absl::StatusOr<RolloutOptions> ReadRolloutFlags(const daemon::Flags& flags) {

@@ -88,6 +88,7 @@ absl::Status RolloutProgram::Start(const std::string& address, const std::string
     return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "pass --controller HOST:PORT"},
                      "sluice-rollout needs a controller");
   }
+  SLUICE_ASSIGN_OR_RETURN(ranks_, daemon::ReadCollectiveFlags(*host_.flags, address));
   daemon::ControllerLink::Options options{.controller = host_.flags->controller,
                                           .id = host_.flags->id,
                                           .role = rpc::Role::kRollout,
@@ -290,6 +291,7 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
                       .weights = holders.trainer,
                       .rollouts = std::move(holders.rollouts),
                       .rewards = {assignment.rewards().begin(), assignment.rewards().end()},
+                      .ranks = ranks_,
                       .cores = options_.cores},
                      assignment.spec(), Metrics(host_.metrics, job.name), std::move(handlers));
   if (session.ok()) {

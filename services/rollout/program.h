@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
+#include "common/daemon/collective_flags.h"
 #include "common/daemon/controller_link.h"
 #include "common/daemon/daemon.h"
 #include "common/daemon/waits.h"
@@ -77,6 +78,7 @@ class RolloutProgram : public daemon::Program {
 
   const daemon::Host host_;
   const RolloutOptions options_;
+  daemon::CollectiveAddress ranks_;  // Where the ranks of broadcasts reach this one. Set at start.
   daemon::Waits waits_;  // Models that are being loaded. Each session has its own waits.
   const std::unique_ptr<grpc::Service> admin_;
   rpc::CallerTable callers_;  // The daemons that may call this one, by job.

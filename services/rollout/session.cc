@@ -11,6 +11,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
+#include "common/collective/collective.h"
 #include "common/log/log.h"
 #include "common/rpc/convert.h"
 #include "common/weights/file_transport.h"
@@ -45,6 +46,12 @@ std::shared_ptr<FileTransport> MakeFolderTransport(const Session::Options& optio
       WeightFolderOf(spec.weights_dir, options.job_name, options.job), options.job);
 }
 
+std::optional<BroadcastOptions> MakeBroadcastOptions(const Session::Options& options,
+                                                     const SessionSpec& spec) {
+  if (spec.broadcast.empty()) return std::nullopt;
+  return BroadcastOptions{.host = options.ranks.host, .ports = options.ranks.ports};
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Start(const Options& options,
@@ -52,6 +59,8 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(const Options& options,
                                                         const Metrics& metrics, Handlers handlers) {
   SLUICE_ASSIGN_OR_RETURN(SessionSpec spec, ReadSpec(job_spec, options.cores->threads()));
   spec.engine.job = options.job;
+  if (!spec.broadcast.empty() && options.ranks.host.empty())
+    return NoCollectiveHostError(options.worker, "weights.broadcast is " + spec.broadcast);
 
   SLUICE_ASSIGN_OR_RETURN(MadeEngine made, MakeEngine(spec.engine));
   if (spec.deterministic && !made.engine->caps().deterministic) {
@@ -165,6 +174,7 @@ void Session::StartParts() {
                                 .incarnation = options_.incarnation,
                                 .fan_out = spec_.fan_out,
                                 .shared_memory = spec_.shared_memory,
+                                .broadcast = MakeBroadcastOptions(options_, spec_),
                                 .folder = MakeFolderTransport(options_, spec_),
                                 .relay = relay_,
                                 .on_download_failed =

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
 #include "common/cores/core_share.h"
+#include "common/daemon/collective_flags.h"
 #include "common/daemon/waits.h"
 #include "common/prompt/prompt.h"
 #include "common/queue_client/lease_keeper.h"
@@ -57,6 +58,7 @@ struct SessionSpec {
   EvalSpec eval;
   FanOut fan_out = FanOut::kAuto;
   bool shared_memory = false;  // See WeightSubscriber::Options.
+  std::string broadcast;       // weights.broadcast; empty: none.
   std::string weights_dir;     // weights.dir; empty: none.
   bool canary = false;         // New versions may be on trial here.
 };
@@ -86,6 +88,7 @@ class Session : private StepLoop::Sink {
     // The rollouts of the job, this one included.
     std::vector<RelayMember> rollouts;
     std::vector<std::string> rewards;  // HOST:PORT of the job's reward daemons.
+    daemon::CollectiveAddress ranks;  // Where the ranks of a broadcast reach this daemon.
     // The cores that it computes on; not null.
     std::shared_ptr<CoreShare> cores = std::make_shared<CoreShare>(1);
     uint32_t rescore_one_in = 1000;  // See Rescorer.

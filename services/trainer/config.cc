@@ -58,6 +58,7 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
   // A job that an older build stored has no such value.
   const absl::Duration timeout = rpc::FromProto(spec.trainer().parallel().collective_timeout());
   config.ranks.timeout = timeout > absl::ZeroDuration() ? timeout : absl::Seconds(120);
+  config.broadcast = spec.weights().broadcast();
   config.plan.rank = config.ranks.rank;
   config.plan.ranks = config.ranks.world;
 

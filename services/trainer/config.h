@@ -37,6 +37,7 @@ struct JobConfig {
     PortRange ports;         // Of `host`.
     absl::Duration timeout;  // After which a rank that moves no data counts as lost.
   } ranks;
+  std::string broadcast;  // weights.broadcast; empty: none.
   uint64_t seed = 1;
 
   // Directory with the weights, or with the configuration alone if init_seed is set.

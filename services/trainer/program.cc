@@ -5,15 +5,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/loopback.h"
 #include "common/base/status.h"
 #include "common/base/status_text.h"
+#include "common/collective/collective.h"
 #include "common/daemon/admin_service.h"
 #include "common/daemon/controller_link.h"
 #include "common/daemon/cores.h"
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/convert.h"
+#include "common/weights/broadcast_server.h"
 #include "common/weights/service.h"
 #include "services/trainer/core/trainer.h"
 #include "services/trainer/following_job.h"
@@ -22,20 +23,22 @@
 
 namespace sluice::trainer {
 
-absl::StatusOr<std::unique_ptr<daemon::Program>> TrainerProgram::Make(const daemon::Host& host) {
-  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<CoreShare> cores, daemon::OpenCores(*host.flags));
-  const absl::StatusOr<PortRange> ports = ParsePortRange(host.flags->OwnFlag("--collective-ports"));
-  if (!ports.ok()) return Annotate(ports.status(), "--collective-ports");
-  return std::make_unique<TrainerProgram>(host, std::move(cores), *ports);
+std::vector<daemon::About::Flag> TrainerFlags() {
+  std::vector<daemon::About::Flag> flags = daemon::CollectiveFlags();
+  flags.insert(flags.begin(), daemon::CoresFlag());
+  return flags;
 }
 
-TrainerProgram::TrainerProgram(const daemon::Host& host, std::shared_ptr<CoreShare> cores,
-                               PortRange collective_ports)
+absl::StatusOr<std::unique_ptr<daemon::Program>> TrainerProgram::Make(const daemon::Host& host) {
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<CoreShare> cores, daemon::OpenCores(*host.flags));
+  return std::make_unique<TrainerProgram>(host, std::move(cores));
+}
+
+TrainerProgram::TrainerProgram(const daemon::Host& host, std::shared_ptr<CoreShare> cores)
     : host_(host),
       cores_(std::move(cores)),
-      collective_ports_(collective_ports),
-      weights_(std::make_unique<WeightsServer>(&callers_)),
       rendezvous_(&callers_),
+      weights_(std::make_unique<WeightsServer>(&callers_)),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })) {
   SetComputeThreads([cores = cores_] { return cores->threads(); });
   metrics::AddDiskMetrics(host.metrics, "checkpoint", [dir = checkpoint_dir_] {
@@ -55,9 +58,11 @@ absl::Status TrainerProgram::Start(const std::string& address, const std::string
     return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "pass --controller HOST:PORT"},
                      "sluice-trainer needs a controller");
   }
-  collective_host_ = host_.flags->OwnFlag("--collective-host");
-  const std::string own_host = address.substr(0, address.rfind(':'));
-  if (collective_host_.empty() && IsLoopback(own_host)) collective_host_ = "127.0.0.1";
+  SLUICE_ASSIGN_OR_RETURN(ranks_, daemon::ReadCollectiveFlags(*host_.flags, address));
+  if (!ranks_.host.empty()) {
+    weights_->SetBroadcasts(std::make_unique<BroadcastServer>(
+        BroadcastServer::Options{.host = ranks_.host, .ports = ranks_.ports}, &rendezvous_));
+  }
   daemon::ControllerLink::Options options{.controller = host_.flags->controller,
                                           .id = host_.flags->id,
                                           .role = rpc::Role::kTrainer,
@@ -152,6 +157,8 @@ void TrainerProgram::StartJob(const registry::v1::Assignment& assignment) {
   const std::string id = assignment.job();
   lines_.emplace(id, assignment.spec().name());
   absl::StatusOr<JobConfig> config = ConfigOf(assignment);
+  if (config.ok() && !config->broadcast.empty() && ranks_.host.empty())
+    config = NoCollectiveHostError(host_.flags->id, "weights.broadcast is " + config->broadcast);
   const int64_t incarnation = assignment.incarnation();
   if (!config.ok()) {
     log::Error("job_refused", {{"job_id", assignment.spec().name()}, {"error", config.status()}});
@@ -160,8 +167,8 @@ void TrainerProgram::StartJob(const registry::v1::Assignment& assignment) {
   }
   log::Info("job_started", {{"job_id", config->name}, {"incarnation", incarnation}});
 
-  config->ranks.host = collective_host_;
-  config->ranks.ports = collective_ports_;
+  config->ranks.host = ranks_.host;
+  config->ranks.ports = ranks_.ports;
   const auto on_standing = [this, id, incarnation](const JobStanding& standing) {
     ReportStanding(id, incarnation, standing);
   };

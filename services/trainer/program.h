@@ -6,11 +6,12 @@
 #include <vector>
 
 #include "common/base/mutex.h"
+#include "common/collective/rendezvous_server.h"
+#include "common/daemon/collective_flags.h"
 #include "common/daemon/daemon.h"
 #include "common/log/job_lines.h"
 #include "common/rpc/caller.h"
 #include "services/trainer/assigned_job.h"
-#include "services/trainer/rendezvous_server.h"
 
 namespace sluice {
 class CoreShare;
@@ -26,13 +27,15 @@ class HeartbeatResponse;
 
 namespace sluice::trainer {
 
+// The flags that only this daemon has, or that it shares with some.
+std::vector<daemon::About::Flag> TrainerFlags();
+
 // The program sluice-trainer: it trains the job that the controller assigns, and serves its
 // weights.
 class TrainerProgram : public daemon::Program {
  public:
-  // The job computes on `cores`. Other ranks connect to this one on `collective_ports`.
-  TrainerProgram(const daemon::Host& host, std::shared_ptr<CoreShare> cores,
-                 PortRange collective_ports);
+  // The job computes on `cores`.
+  TrainerProgram(const daemon::Host& host, std::shared_ptr<CoreShare> cores);
   // INVALID_ARGUMENT: a flag has a value that is not allowed.
   static absl::StatusOr<std::unique_ptr<daemon::Program>> Make(const daemon::Host& host);
   ~TrainerProgram() override;
@@ -53,13 +56,12 @@ class TrainerProgram : public daemon::Program {
 
   const daemon::Host host_;
   const std::shared_ptr<CoreShare> cores_;
-  const PortRange collective_ports_;
   rpc::CallerTable callers_;  // Who may read the weights.
-  const std::unique_ptr<WeightsServer> weights_;
   RendezvousServer rendezvous_;
+  const std::unique_ptr<WeightsServer> weights_;
   const std::unique_ptr<grpc::Service> admin_;
   std::unique_ptr<daemon::ControllerLink> link_;
-  std::string collective_host_;  // Where other ranks reach this one. Empty: nowhere. Set at start.
+  daemon::CollectiveAddress ranks_;  // Where other ranks reach this one. Set at start.
 
   // The folder of the job's checkpoints; empty without a job. The metrics read it too, which may
   // outlive this program.

@@ -157,6 +157,14 @@ TEST_F(MethodsTest, WeightsMethodsFenceAnOldIncarnationAndMayBeRepeated) {
   SetCall("controller-0", 0, list.mutable_call());
   EXPECT_GT(CallTwice<weights::v1::ListResponse>(trainer, list).nodes_size(), 0);
 
+  weights::v1::JoinBroadcastRequest join;
+  join.set_manifest(std::string(32, 'x'));
+  SetCall("rollout-0", 1, join.mutable_call());
+  EXPECT_EQ(ReasonOf(CallOnce(trainer, join)), "FENCED");
+  SetCall("rollout-0", 2, join.mutable_call());
+  for (int time = 0; time < 2; ++time)
+    EXPECT_EQ(ReasonOf(CallOnce(trainer, join)), "GONE") << "no version has this manifest";
+
   weights::v1::VerifyRequest verify;
   SetCall("controller-0", 0, verify.mutable_call());
   ExpectUnimplemented(trainer, verify, &called_);

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -111,6 +113,43 @@ TEST_F(WeightsTest, RolloutsOnTheTrainersHostReadItsMemoryAndTheCommandSaysWhy) 
   EXPECT_THAT(said->out, testing::HasSubstr("rollout-0 fetches from trainer by shm: the trainer is "
                                             "on this host and shares its memory"));
   RecordFault();
+  ExpectGoesOn();
+}
+
+// Three rollouts to which whole versions are broadcast: the trainer, and one Gloo rank in each.
+class BroadcastTest : public FaultsTest {
+ protected:
+  // Goes on, step by step, until all rollouts have got something more by broadcasts.
+  void AwaitBroadcasts() {
+    std::map<std::string, double> before;
+    const auto came = [&](const std::string& id) {
+      return SumOf(ReadMetrics(cluster_->ops(id)), "sluice_weights_transport_bytes_total",
+                   "transport", "c10d");
+    };
+    const std::vector<std::string> ids = {"rollout-0", "rollout-1", "rollout-2"};
+    for (const std::string& id : ids) before[id] = came(id);
+    const absl::Time deadline = absl::Now() + kLong;
+    while (!std::all_of(ids.begin(), ids.end(),
+                        [&](const std::string& id) { return came(id) > before[id]; })) {
+      ASSERT_LT(absl::Now(), deadline) << "nothing is broadcast";
+      ASSERT_EQ(job_->AwaitStep(job_->steps() + 1, kLong), absl::OkStatus());
+    }
+  }
+};
+
+TEST_F(BroadcastTest, AKilledOrStoppedRankHoldsUpNoOtherAndTakesPartAgainLater) {
+  ASSERT_NO_FATAL_FAILURE(
+      StartJob({.rollouts = 3},
+               {"weights.broadcast=gloo", "weights.encoding=full", "weights.shared_memory=false",
+                "resources.rollout.min=3", "resources.rollout.max=3"}));
+  ASSERT_NO_FATAL_FAILURE(AwaitBroadcasts());
+  ASSERT_NO_FATAL_FAILURE(KillAndRestart("rollout-1"));
+  cluster_->Signal("rollout-2", SIGSTOP);
+  ASSERT_EQ(cluster_->process("rollout-2").AwaitStopped(), absl::OkStatus());
+  ASSERT_EQ(job_->AwaitStepsSince(absl::Now(), kStepsAfter, kLong), absl::OkStatus());
+  cluster_->Signal("rollout-2", SIGCONT);
+  RecordFault();
+  ASSERT_NO_FATAL_FAILURE(AwaitBroadcasts());
   ExpectGoesOn();
 }
 

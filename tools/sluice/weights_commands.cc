@@ -197,7 +197,7 @@ std::vector<Command> WeightsCommands() {
       WeightsCommand(
           "path",
           "Show which manifests lead to the latest version from what a rollout holds, their bytes, "
-          "and by which transport the rollout fetches (grpc, shm or file), with the reason.",
+          "and by which transport the rollout fetches (grpc, shm, file or c10d), with the reason.",
           "  sluice weights path digits\n  sluice weights path digits rollout-0\n"
           "  sluice weights path digits -o json",
           ShowPath,

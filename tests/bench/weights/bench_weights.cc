@@ -3,8 +3,9 @@
 // versions are sent whole, so that each has the same size.
 //
 //   bench_weights [--json] [--receivers N] [--mib N] [--mbit N] [--runs N]
-// Rows: one receiver, a star, a chain, and one that joins when the others have the version. It
-// needs root and iproute2. The program starts itself again with --role.
+// Rows: one receiver, a star, a chain, broadcasts over c10d (without encryption), and one that
+// joins when the others have the version. It needs root and iproute2. The program starts itself
+// again with --role.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -14,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,8 +27,10 @@
 #include "common/base/clock.h"
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
+#include "common/collective/rendezvous_server.h"
 #include "common/rpc/caller.h"
 #include "common/rpc/server.h"
+#include "common/weights/broadcast_server.h"
 #include "common/weights/publisher.h"
 #include "common/weights/relay.h"
 #include "common/weights/service.h"
@@ -60,6 +64,8 @@ TensorSet Weights(int64_t mib, uint64_t seed) {
   return set;
 }
 
+std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
+
 // Prints a line for the process that started this one: words, and the time.
 void Say(const std::string& words) {
   std::printf("%s %.6f\n", words.c_str(), absl::ToDoubleSeconds(Clock::Real()->Monotonic()));
@@ -85,7 +91,10 @@ int RunTrainer(const Options& o) {
       WeightPublisher::Options{.job = kJob, .encoding = WeightEncoding::kFull}, Clock::Real());
   publisher->SetReceivers(o.fan_out == "chain" ? o.receivers : 0);
   service.SetPublisher(kJob, publisher);
-  grpc::Service* const services[] = {service.service()};
+  RendezvousServer rendezvous(&callers);
+  service.SetBroadcasts(std::make_unique<BroadcastServer>(
+      BroadcastServer::Options{.host = HostOf(o.listen)}, &rendezvous));
+  grpc::Service* const services[] = {service.service(), rendezvous.service()};
   const auto server = rpc::Server::Start({.address = o.listen}, services);
   SLUICE_CHECK(server.ok());
   Say(absl::StrCat("listening ", (*server)->address()));
@@ -125,6 +134,8 @@ int RunReceiver(const Options& o) {
 
   const bool holds_first = o.id != RolloutId(o.receivers);  // The last one joins late.
   const TensorSet held = Weights(o.mib, holds_first ? 0 : 1000);
+  std::optional<BroadcastOptions> broadcast;
+  if (o.fan_out == "c10d") broadcast = {.host = HostOf(o.listen)};
   std::unique_ptr<WeightSubscriber> subscriber;
   const auto on_staged = [&](StagedWeights staged) {
     Say(absl::StrCat("staged ", staged.version.number));
@@ -135,6 +146,7 @@ int RunReceiver(const Options& o) {
                                 .worker = o.id,
                                 .incarnation = 1,
                                 .fan_out = o.fan_out == "chain" ? FanOut::kChain : FanOut::kStar,
+                                .broadcast = broadcast,
                                 .relay = relay,
                                 .on_download_ended =
                                     [](const ObjectFetcher::Stats& stats) {
@@ -284,6 +296,12 @@ absl::Status Run(const Options& o) {
   const std::string name = absl::StrCat("weights/chain_of_", o.receivers);
   report.Add({absl::StrCat(name, "_to_one"), Median(chain.all), "s", Median(one.all), o.runs});
   report.Add({absl::StrCat(name, "_to_star"), Median(chain.all), "s", Median(star.all), o.runs});
+  SLUICE_ASSIGN_OR_RETURN(const Times c10d, Measure(network, o, o.receivers, "c10d"));
+  const std::string broadcast = absl::StrCat("weights/c10d_of_", o.receivers);
+  report.Add(
+      {absl::StrCat(broadcast, "_to_chain"), Median(c10d.all), "s", Median(chain.all), o.runs});
+  report.Add(
+      {absl::StrCat(broadcast, "_to_star"), Median(c10d.all), "s", Median(star.all), o.runs});
   report.Add({"weights/late_joiner", chain.late, "s", Median(one.all), 1});
   return absl::OkStatus();
 }

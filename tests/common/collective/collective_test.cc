@@ -166,6 +166,114 @@ TEST(CollectiveAbortTest, EndsAWaitForAMessage) {
       /*timeout=*/absl::Hours(1));
 }
 
+// What rank 0 sends in these tests.
+std::string StreamBytes(uint64_t bytes) {
+  std::string out(bytes, '\0');
+  SplitMix64 random(bytes);
+  for (char& c : out) c = static_cast<char>(random.Next());
+  return out;
+}
+
+// Sends `bytes`, or receives them into *received, until all have passed or `most` buckets have.
+absl::Status RunStream(Collective& group, const std::string& bytes, uint64_t bucket_bytes,
+                       std::string* received, uint64_t most = UINT64_MAX) {
+  absl::Status status = group.StartStream(bytes.size(), bucket_bytes);
+  for (uint64_t i = 0; status.ok() && i < most; ++i) {
+    const absl::StatusOr<absl::Span<char>> bucket = group.NextBucket();
+    if (!bucket.ok() || bucket->empty()) return bucket.status();
+    if (group.rank() == 0) bytes.copy(bucket->data(), bucket->size(), i * bucket_bytes);
+    else received->append(bucket->data(), bucket->size());
+  }
+  return status;
+}
+
+TEST_P(CollectiveTest, AStreamBringsTheBytesOfRankZeroToAllInOrder) {
+  for (const uint64_t size : {0, 1, 999, 1000, 1001, 5000, 50'003}) {
+    const std::string bytes = StreamBytes(size);
+    RunRanks(GetParam(), [&](Collective& group) {
+      for (int again = 0; again < 2; ++again) {
+        std::string received;
+        ASSERT_EQ(RunStream(group, bytes, 1000, &received), absl::OkStatus()) << size;
+        if (group.rank() > 0) EXPECT_TRUE(received == bytes) << size;
+      }
+    });
+  }
+}
+
+constexpr uint64_t kStreamBucket = 1 << 20, kStreamBuckets = 40;
+
+class StreamFaultTest : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(OfRank, StreamFaultTest, ::testing::Values(0, 1, 2, 3),
+                         [](const auto& info) { return absl::StrCat(info.param); });
+
+TEST_P(StreamFaultTest, ARankThatIsGoneEndsTheStreamForThoseBehindItAlone) {
+  const int gone = GetParam();
+  const std::string bytes = StreamBytes(kStreamBucket * kStreamBuckets);
+  RunRanks(
+      4,
+      [&](Collective& group) {
+        std::string received;
+        const bool leaves = group.rank() == gone;
+        const absl::Status status =
+            RunStream(group, bytes, kStreamBucket, &received, leaves ? 5 : UINT64_MAX);
+        EXPECT_EQ(bytes.compare(0, received.size(), received), 0);
+        if (leaves) {
+          EXPECT_EQ(status, absl::OkStatus());
+        } else if (group.rank() > gone || (group.rank() == 0 && gone == 1)) {
+          EXPECT_EQ(ReasonOf(status), "RANK_LOST") << status;
+        } else {
+          EXPECT_EQ(status, absl::OkStatus());
+          EXPECT_TRUE(group.rank() == 0 || received == bytes);
+        }
+      },
+      /*timeout=*/absl::Hours(1));
+}
+
+// Those before it may get all, or wait for it as long as the others do.
+TEST_P(StreamFaultTest, ARankThatHangsIsAnErrorOnThoseBehindItAndKeepsNobodyLongerThanTheTimeout) {
+  const int hangs = GetParam();
+  const std::string bytes = StreamBytes(kStreamBucket * kStreamBuckets);
+  std::latch ended(3);
+  RunRanks(
+      4,
+      [&](Collective& group) {
+        if (group.rank() == hangs) return ended.wait();
+        std::string received;
+        const absl::Status status = RunStream(group, bytes, kStreamBucket, &received);
+        if (!status.ok() || group.rank() > hangs) {
+          EXPECT_EQ(ReasonOf(status), "RANK_LOST") << status;
+        }
+        ended.count_down();
+      },
+      /*timeout=*/absl::Milliseconds(300));
+}
+
+TEST(CollectiveAbortTest, EndsAStream) {
+  std::latch done(1);
+  RunRanks(
+      2,
+      [&](Collective& group) {
+        if (group.rank() == 0) return done.wait();
+        std::thread aborts([&] { group.Abort(); });
+        std::string received;
+        const absl::Status status = RunStream(group, StreamBytes(1000), 100, &received);
+        EXPECT_TRUE(absl::IsCancelled(status)) << status;
+        aborts.join();
+        done.count_down();
+      },
+      /*timeout=*/absl::Hours(1));
+}
+
+TEST(LocalRendezvousTest, KeepsNoMoreThanItMayAndEndsWaitsWhenItCloses) {
+  LocalRendezvous rendezvous(10);
+  EXPECT_EQ(rendezvous.Set("a", "12345678"), absl::OkStatus());
+  EXPECT_EQ(rendezvous.Set("a", "123456789"), absl::OkStatus()) << "it replaces the former value";
+  EXPECT_TRUE(absl::IsResourceExhausted(rendezvous.Set("b", "")));
+  std::thread closes([&] { rendezvous.Close(); });
+  EXPECT_TRUE(absl::IsCancelled(rendezvous.Get("c", absl::Hours(1)).status()));
+  closes.join();
+}
+
 TEST(CollectiveJoinTest, ARankThatNeverComesIsAnError) {
   LocalRendezvous rendezvous;
   const auto group =

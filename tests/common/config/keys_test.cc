@@ -78,6 +78,7 @@ const std::map<std::string, std::string> kReaders = {
     {"weights.inflight", "services/rollout/engine_spec.cc"},
     {"weights.resident_versions", "services/rollout/engine_spec.cc"},
     {"weights.shared_memory", kRollout},
+    {"weights.broadcast", kRollout},
     {"weights.kv_cache", kRollout},
     {"weights.max_version_span", kController},
     {"checkpoint", kTrainer},

@@ -18,12 +18,13 @@ using testing::HasSubstr;
 // Facts of the third rollout of a chain, as sets.
 struct Scene {
   std::set<std::string> on_this_host, avoided;
-  bool shared_memory = true, folder = false, trainer = true;
+  bool shared_memory = true, folder = false, trainer = true, broadcast = false;
 
   std::vector<PlannedHolder> Plan() const {
     HolderFacts facts{.holders = {"second", "first"},
                       .upstream = {"first", "second"},
                       .shared_memory = shared_memory,
+                      .broadcast = broadcast && trainer,
                       .folder = folder};
     if (trainer) {
       facts.holders.emplace_back(kOriginId);
@@ -82,6 +83,22 @@ TEST(HolderPlanTest, TheFolderIsReadBeforeAnybodyIsCalledAndAfterMemory) {
       ElementsAre("shm ", "file weights.dir", "grpc second", "grpc first", "grpc ", "grpc last"));
 }
 
+TEST(HolderPlanTest, ABroadcastIsWaitedForByThoseWithoutMemoryUnlessOneFailedAShortWhileAgo) {
+  Scene scene{.folder = true, .broadcast = true};
+  const auto plan = scene.Plan();
+  EXPECT_THAT(Steps(plan), ElementsAre("c10d ", "file weights.dir", "grpc second", "grpc first",
+                                       "grpc ", "grpc last"));
+  EXPECT_THAT(plan[0].why, HasSubstr("weights.broadcast is set"));
+  EXPECT_THAT(plan[1].why, HasSubstr("a broadcast brings only a whole version"));
+
+  scene.on_this_host = {"first"};
+  EXPECT_THAT(Steps(scene.Plan()), ElementsAre("shm first", "file weights.dir", "grpc second",
+                                               "grpc first", "grpc ", "grpc last"));
+  scene = {.avoided = {HolderKey("", kC10dCaps)}, .broadcast = true};
+  EXPECT_EQ(Steps(scene.Plan())[0], "grpc second");
+  EXPECT_THAT(scene.Plan()[0].why, HasSubstr("a broadcast failed a short while ago"));
+}
+
 TEST(HolderPlanTest, WhatFailedAShortWhileAgoComesLaterOrNotAtAll) {
   Scene scene{.on_this_host = {"", "first"},
               .avoided = {HolderKey("", kShmCaps), HolderKey("weights.dir", kFileCaps)},
@@ -98,23 +115,28 @@ TEST(HolderPlanTest, WhateverIsKnownEachWhoCanBeCalledIsInThePlanOnceAndEachStep
     SplitMix64 random(seed);
     Scene scene{.shared_memory = random.Below(2) == 0,
                 .folder = random.Below(2) == 0,
-                .trainer = random.Below(2) == 0};
+                .trainer = random.Below(2) == 0,
+                .broadcast = random.Below(2) == 0};
     for (const std::string& id : all) {
       if (random.Below(2) == 0) scene.on_this_host.insert(id);
-      for (const TransportCaps& caps : {kGrpcCaps, kShmCaps}) {
+      for (const TransportCaps& caps : {kGrpcCaps, kShmCaps, kC10dCaps}) {
         if (random.Below(3) == 0) scene.avoided.insert(HolderKey(id, caps));
       }
     }
     std::multiset<std::string> called, memory;
-    int files = 0;
+    int files = 0, broadcasts = 0;
     for (const PlannedHolder& planned : scene.Plan()) {
       EXPECT_FALSE(planned.why.empty()) << "seed " << seed;
       if (planned.transport->same_host) memory.insert(planned.id);
       else if (planned.transport->needs_folder) ++files;
+      else if (planned.transport->broadcasts) ++broadcasts;
       else called.insert(planned.id);
     }
     EXPECT_EQ(called.size(), scene.trainer ? 4u : 3u) << "seed " << seed;
     EXPECT_EQ(files, scene.folder ? 1 : 0) << "seed " << seed;
+    const bool broadcast_failed = scene.avoided.contains(HolderKey("", kC10dCaps));
+    EXPECT_EQ(broadcasts, scene.broadcast && scene.trainer && memory.empty() && !broadcast_failed)
+        << "seed " << seed;
     ASSERT_LE(memory.size(), scene.shared_memory ? 1u : 0u) << "seed " << seed;
     for (const std::string& id : memory) {
       EXPECT_TRUE(scene.on_this_host.contains(id)) << "seed " << seed;

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <future>
 #include <map>
 #include <memory>
 #include <set>
@@ -24,17 +25,23 @@
 #include "common/base/mutex.h"
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
+#include "common/collective/rendezvous_server.h"
 #include "common/rpc/caller.h"
 #include "common/rpc/cancel.h"
+#include "common/rpc/convert.h"
 #include "common/rpc/server.h"
+#include "common/rpc/status.h"
 #include "common/shm/socket.h"
 #include "common/testing/data.h"
+#include "common/weights/broadcast_server.h"
+#include "common/weights/broadcast_transport.h"
 #include "common/weights/file_transport.h"
 #include "common/weights/grpc_transport.h"
 #include "common/weights/object_fetcher.h"
 #include "common/weights/service.h"
 #include "common/weights/shm_transport.h"
 #include "common/weights/weight_folder.h"
+#include "sluice/weights/v1/weights.grpc.pb.h"
 
 namespace sluice {
 namespace {
@@ -123,9 +130,33 @@ class Wire {
   // Stores `bytes` under `id`, whatever it names.
   virtual void Put(const std::string& id, const std::string& bytes) = 0;
   virtual WireSource* source() { return nullptr; }  // Null: nothing can be coming.
+  // Stores a manifest of these objects as the chunks of a whole version, if the transport needs it.
+  virtual std::unique_ptr<WholeVersion> PutWhole(const std::vector<std::string>&) {
+    return nullptr;
+  }
   virtual std::unique_ptr<Transport> Connect() = 0;
   // A transport to a holder that takes requests and never answers.
   virtual std::unique_ptr<Transport> ConnectToSilence() = 0;
+};
+
+// The kernel accepts connections to it, and nobody reads from them.
+class MuteServer {
+ public:
+  std::shared_ptr<rpc::Channel> Connect() {
+    fd_ = Fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(bind(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(listen(fd_.get(), 8), 0);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+    return *rpc::Connect(absl::StrCat("127.0.0.1:", ntohs(address.sin_port)),
+                         {rpc::Role::kRollout});
+  }
+
+ private:
+  Fd fd_;
 };
 
 class GrpcWire : public Wire {
@@ -138,23 +169,13 @@ class GrpcWire : public Wire {
     return std::make_unique<GrpcTransport>(&server_.channel(), kWireCaller);
   }
   std::unique_ptr<Transport> ConnectToSilence() override {
-    // The kernel accepts the connection, and nobody reads from it.
-    mute_ = Fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(bind(mute_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    EXPECT_EQ(listen(mute_.get(), 8), 0);
-    socklen_t size = sizeof(address);
-    EXPECT_EQ(getsockname(mute_.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
-    mute_channel_ =
-        *rpc::Connect(absl::StrCat("127.0.0.1:", ntohs(address.sin_port)), {rpc::Role::kRollout});
+    mute_channel_ = mute_.Connect();
     return std::make_unique<GrpcTransport>(mute_channel_.get(), kWireCaller);
   }
 
  private:
   WireServer server_;
-  Fd mute_;
+  MuteServer mute_;
   std::shared_ptr<rpc::Channel> mute_channel_;
 };
 
@@ -205,7 +226,93 @@ class FileWire : public Wire {
   const std::shared_ptr<absl::Notification> hangs_ = std::make_shared<absl::Notification>();
 };
 
+// A trainer that broadcasts to one rollout, if need be.
+class BroadcastWire : public Wire {
+ public:
+  BroadcastWire() : rendezvous_(&callers_), service_(source_, &rendezvous_) {
+    callers_.SetJob(kWireJob, {{"rollout-0", rpc::Role::kRollout, 1}});
+    grpc::Service* const services[] = {&service_, rendezvous_.service()};
+    server_ = *rpc::Server::Start({}, services);
+    channel_ = *rpc::Connect(server_->address(), {rpc::Role::kTrainer});
+  }
+  ~BroadcastWire() override {
+    service_.broadcasts.Stop();
+    server_->Drain(absl::ZeroDuration());
+  }
+  void Put(const std::string& id, const std::string& bytes) override {
+    source_->Put(id, bytes);
+    sizes_[id] = bytes.size();
+  }
+  std::unique_ptr<WholeVersion> PutWhole(const std::vector<std::string>& ids) override {
+    weights::v1::Manifest manifest;
+    manifest.set_kind(weights::v1::Manifest::KIND_FULL);
+    auto whole = std::make_unique<WholeVersion>();
+    for (const std::string& id : ids) {
+      const auto size = sizes_.find(id);  // Else the object is missing.
+      whole->ids.push_back(id);
+      whole->bytes.push_back(size == sizes_.end() ? 5 : size->second);
+      weights::v1::Chunk& chunk = *manifest.add_chunks();
+      chunk.set_sha256(id);
+      chunk.set_wire_bytes(static_cast<uint32_t>(whole->bytes.back()));
+    }
+    whole->end = ids.size();
+    whole->manifest = Sha256(manifest.SerializeAsString());
+    source_->Put(whole->manifest, manifest.SerializeAsString());
+    return whole;
+  }
+  std::unique_ptr<Transport> Connect() override {
+    return std::make_unique<BroadcastTransport>(channel_, kWireCaller, kOptions);
+  }
+  std::unique_ptr<Transport> ConnectToSilence() override {
+    return std::make_unique<BroadcastTransport>(mute_.Connect(), kWireCaller, kOptions);
+  }
+
+ private:
+  static inline const BroadcastOptions kOptions = {.host = "127.0.0.1",
+                                                   .wait = absl::ZeroDuration()};
+
+  // The call JoinBroadcast as a trainer serves it.
+  class Service : public weights::v1::WeightsService::Service {
+   public:
+    Service(std::shared_ptr<WeightSource> source, RendezvousServer* rendezvous)
+        : broadcasts({.host = "127.0.0.1", .least = 1}, rendezvous), source_(std::move(source)) {}
+    BroadcastServer broadcasts;
+
+   private:
+    grpc::Status JoinBroadcast(grpc::ServerContext* context,
+                               const weights::v1::JoinBroadcastRequest* request,
+                               weights::v1::JoinBroadcastResponse* response) override {
+      using Answer = absl::StatusOr<weights::v1::JoinBroadcastResponse>;
+      const auto answered = std::make_shared<std::promise<Answer>>();
+      broadcasts.Join(
+          {.job = request->call().job().job(),
+           .worker = request->call().job().worker(),
+           .manifest = request->manifest(),
+           .wait = rpc::FromProto(request->wait()),
+           .source = source_,
+           .expected = {},
+           .has_left = [context] { return context->IsCancelled(); },
+           .answer = [answered](Answer seat) { answered->set_value(std::move(seat)); }});
+      Answer seat = answered->get_future().get();
+      if (seat.ok()) *response = *std::move(seat);
+      return rpc::ToGrpcStatus(seat.status());
+    }
+
+    const std::shared_ptr<WeightSource> source_;
+  };
+
+  const std::shared_ptr<WireSource> source_ = std::make_shared<WireSource>();
+  std::map<std::string, size_t> sizes_;
+  rpc::CallerTable callers_;
+  RendezvousServer rendezvous_;
+  Service service_;
+  std::unique_ptr<rpc::Server> server_;
+  std::shared_ptr<rpc::Channel> channel_;
+  MuteServer mute_;
+};
+
 std::unique_ptr<Wire> MakeWire(const std::string& transport) {
+  if (transport == "c10d") return std::make_unique<BroadcastWire>();
   if (transport == "grpc") return std::make_unique<GrpcWire>();
   if (transport == "shm") return std::make_unique<ShmWire>();
   return std::make_unique<FileWire>();
@@ -240,7 +347,9 @@ class TransportTest : public testing::TestWithParam<std::string> {
           return handler_;
         },
         [](uint64_t) {});
+    const std::unique_ptr<WholeVersion> whole = wire_->PutWhole(ids);
     FetchEnd end = transport->Fetch({.version = kWireVersion,
+                                     .whole = whole.get(),
                                      .key = "holder",
                                      .name = "the holder",
                                      .history = &history,
@@ -396,10 +505,12 @@ class TransportFallbackTest : public TransportTest {
                       .channel = &trainer_.channel(),
                       .why = "it is last"}},
          .history = &history});
-    const absl::Status fetched = fetcher.Fetch(ids, [&](absl::string_view object) {
+    const std::unique_ptr<WholeVersion> whole = wire_->PutWhole(ids);
+    const auto take = [&](absl::string_view object) {
       taken_.insert({Sha256(object), std::string(object)});
       return absl::OkStatus();
-    });
+    };
+    const absl::Status fetched = fetcher.Fetch(ids, take, whole.get());
     stats_ = fetcher.stats();
     return fetched;
   }
@@ -448,7 +559,7 @@ TEST_P(TransportFallbackTest, ASilentHolderIsLeftForTheNextOne) {
   EXPECT_THAT(stats_.last_fault, testing::HasSubstr("silent"));
 }
 
-const auto kTransports = testing::Values("grpc", "shm", "file");
+const auto kTransports = testing::Values("grpc", "shm", "file", "c10d");
 const auto TransportName = [](const auto& info) { return info.param; };
 INSTANTIATE_TEST_SUITE_P(Each, TransportTest, kTransports, TransportName);
 INSTANTIATE_TEST_SUITE_P(Each, TransportFallbackTest, kTransports, TransportName);

@@ -9,10 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/collective/collective.h"
+#include "common/collective/rendezvous_server.h"
 #include "common/rpc/caller.h"
 #include "common/rpc/client.h"
 #include "common/rpc/server.h"
-#include "services/trainer/rendezvous_server.h"
 #include "sluice/collective/v1/collective.pb.h"
 
 namespace sluice::trainer {

@@ -250,6 +250,8 @@ const Case kCases[] = {
      "trainer.parallel.data is 3, but resources.trainer is 1"},
     {"delta weights", "weights.encoding=delta", kRefused,
      R"("delta" is not in this build; use auto or full)"},
+    {"a broadcast between GPUs", "weights.broadcast=nccl", kRefused,
+     "NCCL moves the memory of GPUs, and engines on GPUs are not in this build; use gloo, or none"},
     {"a GPU", "resources.device=cuda", kRefused,
      "another device than the CPU is not in this build"},
     {"a cut distribution", "rollout.sampling.top_p=0.9", kRefused,
@@ -404,6 +406,14 @@ const Case kCases[] = {
      "where files of both would mix; use another folder"},
     {"a folder of weights for nobody", "kind=sft weights.dir=DIR/weights", kRefused,
      "which has no rollouts; leave it out"},
+    {"a broadcast to one rollout",
+     "weights.broadcast=gloo resources.rollout.min=1 resources.rollout.max=1", kRefused,
+     "weights.broadcast needs at least 2 rollouts, but resources.rollout.max is 1"},
+    {"a broadcast to the one rollout beside a canary",
+     "weights.broadcast=gloo weights.canary.tokens=256 resources.rollout.max=2", kRefused,
+     "needs at least 3 rollouts, because the canary gets each version alone"},
+    {"a broadcast to nobody", "kind=sft weights.broadcast=gloo", kRefused,
+     "weights.broadcast is not used by kind: sft, which has no rollouts"},
 
     // Values that work, and are hardly meant.
     {"a learning rate of 1000", "trainer.optimizer.lr=1e3", kWarned,
