@@ -20,6 +20,7 @@
 #include "common/scoring/job_scorer.h"
 #include "common/verifiers/plugin_spec.h"
 #include "services/reward/data_check.h"
+#include "services/reward/flags.h"
 #include "sluice/registry/v1/registry.pb.h"
 
 namespace sluice::reward {
@@ -31,11 +32,15 @@ constexpr uint32_t kMostWaiting = 256;
 
 const auto kNameOfEntry = [](std::string* out, const auto& entry) { out->append(entry.first); };
 
-// How many answers are worth waiting for these judges and plug-ins now.
+// How many answers are worth waiting for these judges, plug-ins and programs now.
 absl::StatusOr<uint32_t> CapacityOf(
     const std::vector<JudgeClient*>& judges,
-    const std::map<std::string, std::unique_ptr<PluginHost>>& plugins) {
+    const std::map<std::string, std::unique_ptr<PluginHost>>& plugins,
+    const std::function<absl::StatusOr<uint32_t>()>& programs) {
   uint32_t least = kMostWaiting;
+  if (programs != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(least, programs());
+  }
   for (const auto& [args, plugin] : plugins) {
     SLUICE_ASSIGN_OR_RETURN(const uint32_t capacity, plugin->Capacity());
     least = std::min(least, capacity);
@@ -75,29 +80,37 @@ absl::StatusOr<std::unique_ptr<RewardProgram>> RewardProgram::Make(const daemon:
   }
   SLUICE_ASSIGN_OR_RETURN(const PluginRights rights,
                           ParseRights(host.flags->OwnFlag(kPluginsFlag)));
-  return absl::WrapUnique(new RewardProgram(host, std::move(judges), rights));
+  SLUICE_RETURN_IF_ERROR(ReadCodeServerFlags(*host.flags).status());
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<run_code::Client> code_server,
+                          MakeCodeClient(*host.flags));
+  return absl::WrapUnique(
+      new RewardProgram(host, std::move(judges), rights, std::move(code_server)));
 }
 
-RewardProgram::RewardProgram(const daemon::Host& host, Judges judges, PluginRights rights)
+RewardProgram::RewardProgram(const daemon::Host& host, Judges judges, PluginRights rights,
+                             std::unique_ptr<run_code::Client> code_server)
     : host_(host),
       rights_(rights),
       judges_(std::move(judges)),
-      sandboxes_(!host.flags->OwnFlag(kUnsafeFlag).empty()),
+      sandboxes_(!host.flags->OwnFlag(kUnsafeFlag).empty(), std::move(code_server)),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })) {}
 RewardProgram::~RewardProgram() = default;
 
 std::vector<grpc::Service*> RewardProgram::services() { return {admin_.get()}; }
 
 absl::Status RewardProgram::Start(const std::string& address, const std::string& ops) {
+  SLUICE_RETURN_IF_ERROR(StartCodeServer());
+  if (host_.flags->controller.empty() && code_server_ != nullptr) return absl::OkStatus();
   if (host_.flags->controller.empty()) {
     return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "pass --controller HOST:PORT"},
                      "sluice-reward needs a controller");
   }
-  daemon::ControllerLink::Options options{.controller = host_.flags->controller,
-                                          .id = host_.flags->id,
-                                          .role = rpc::Role::kReward,
-                                          .addresses = {{"grpc", address}, {"ops", ops}},
-                                          .labels = {{"pool", host_.flags->pool}}};
+  daemon::ControllerLink::Options options{
+      .controller = host_.flags->controller,
+      .id = host_.flags->id,
+      .role = rpc::Role::kReward,
+      .addresses = {{"grpc", address}, {"ops", ops}},
+      .labels = {{"pool", host_.flags->pool}, {"sandbox", sandboxes_.FindTier()}}};
   daemon::ControllerLink::Handlers handlers;
   handlers.on_assigned = [this](const registry::v1::HeartbeatResponse& assignments) {
     ApplyAssignments(assignments);
@@ -109,9 +122,25 @@ absl::Status RewardProgram::Start(const std::string& address, const std::string&
   return absl::OkStatus();
 }
 
+absl::Status RewardProgram::StartCodeServer() {
+  SLUICE_ASSIGN_OR_RETURN(run_code::HttpServer::Options options, ReadCodeServerFlags(*host_.flags));
+  if (!ServesCode(*host_.flags)) return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(sandbox::CodeSandboxes* const sandboxes, sandboxes_.Shared());
+  code_service_ = std::make_unique<run_code::Service>(sandboxes);
+  SLUICE_ASSIGN_OR_RETURN(
+      code_server_,
+      run_code::HttpServer::Start(std::move(options), [this](const run_code::HttpRequest& request) {
+        return code_service_->Answer(request);
+      }));
+  log::Info("serving_code",
+            {{"address", code_server_->address()}, {"sandboxes", sandboxes->identity()}});
+  return absl::OkStatus();
+}
+
 absl::Status RewardProgram::CheckReady() {
   MutexLock lock(&mu_);
   if (draining_) return absl::UnavailableError("draining");
+  if (host_.flags->controller.empty()) return absl::OkStatus();
   return link_ != nullptr && link_->incarnation() > 0
              ? absl::OkStatus()
              : absl::UnavailableError("not registered with the controller yet");
@@ -235,8 +264,10 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
             .waits_for = !judges->empty()        ? "judge"
                          : !job.plugins->empty() ? "plug-in"
                                                  : "program",
-            .capacity = [judges = *judges,
-                         plugins = job.plugins.get()] { return CapacityOf(judges, *plugins); },
+            .capacity =
+                [judges = *judges, plugins = job.plugins.get(), programs = job.sandboxes.capacity] {
+                  return CapacityOf(judges, *plugins, programs);
+                },
             .on_stop =
                 [stop, plugins = job.plugins.get(), sandboxes = job.sandboxes] {
                   stop->Trigger();
@@ -364,6 +395,9 @@ void RewardProgram::Drain() {
       if (job.worker != nullptr) workers.push_back(job.worker.get());
     }
   }
+  // What it runs for other daemons, these ask of others again.
+  if (code_service_ != nullptr) code_service_->Stop();
+  if (code_server_ != nullptr) code_server_->Stop();
   // The controller hears of it first, so that it assigns no new job.
   if (link_ != nullptr) link_->SetDraining();
   for (Worker* const worker : workers) worker->Stop();

@@ -11,16 +11,15 @@
 #include "common/judges/judge_client.h"
 #include "common/log/job_lines.h"
 #include "common/plugins/plugin_host.h"
+#include "common/run_code/service.h"
 #include "services/reward/sandboxes.h"
 #include "services/reward/worker.h"
 #include "sluice/admin/v1/admin.grpc.pb.h"
 
 namespace sluice::reward {
 
-inline constexpr char kJudgesFlag[] = "--judges";
-inline constexpr char kPluginsFlag[] = "--plugins";
-
-// The daemon sluice-reward. It runs a worker for each job that the controller assigns.
+// The daemon sluice-reward. It runs a worker for each job that the controller assigns, and may
+// serve its sandboxes to other daemons, or do that alone.
 class RewardProgram : public daemon::Program {
  public:
   // Reads the judges file, if the flags name one. Errors as ReadJudges().
@@ -43,7 +42,10 @@ class RewardProgram : public daemon::Program {
   // How the plug-ins of jobs run.
   enum class PluginRights { kNone, kSandbox, kUnconfined };
   static absl::StatusOr<PluginRights> ParseRights(const std::string& word);
-  RewardProgram(const daemon::Host& host, Judges judges, PluginRights rights);
+  RewardProgram(const daemon::Host& host, Judges judges, PluginRights rights,
+                std::unique_ptr<run_code::Client> code_server);
+  // Serves sandboxes, if the flags say so.
+  absl::Status StartCodeServer();
 
   struct Job {
     std::string queue;  // HOST:PORT.
@@ -79,7 +81,9 @@ class RewardProgram : public daemon::Program {
   const Judges judges_;  // Outlives the workers, which ask them.
   Sandboxes sandboxes_;  // Outlives the workers, which run programs there.
   const std::unique_ptr<grpc::Service> admin_;
-  std::unique_ptr<daemon::ControllerLink> link_;
+  std::unique_ptr<daemon::ControllerLink> link_;     // Null without a controller.
+  std::unique_ptr<run_code::Service> code_service_;  // Null: sandboxes are not served.
+  std::unique_ptr<run_code::HttpServer> code_server_;
 
   mutable Mutex mu_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
