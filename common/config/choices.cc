@@ -45,8 +45,8 @@ Choices Optimizers() {
 Choices Tiers() {
   return {{"auto", "the strongest that the reward daemon has"},
           {"T1", "namespaces, a seccomp filter and a cgroup"},
-          {"T1b", "a user of its own, a seccomp filter, Landlock and limits per process"},
-          {"T2", "a virtual machine or gVisor"}};
+          {"T1b", "limits per process; namespaces, or a user of its own with Landlock"},
+          {"T2", "the sandboxes of another machine (sluice-reward --code-server)"}};
 }
 
 // The values whose words come from a registry.

@@ -47,7 +47,6 @@ constexpr Refusal kRefused[] = {
     {.path = "rollout.environment",
      .why = "environments are not in this build",
      .instead = "leave the block out"},
-    {.path = "reward.sandbox.tier", .words = "T2"},
     {.path = "reward.sandbox.network",
      .why = "a network for programs is not in this build",
      .instead = "use none"},

@@ -278,6 +278,15 @@ void CheckSandbox(const job::v1::RewardSandbox& sandbox, SpecProblems& check) {
                 " cores, but a run needs at least 0.05");
   check.Require(sandbox.output() > 0, path + "output",
                 "is 0, so no program could answer; wants more, such as 1MiB");
+  if (sandbox.tier() != "T2") return;
+  const auto needs_own = [&](bool usual, const char* key, const char* value) {
+    check.Require(usual, path + key, "is not ", value,
+                  ", but with reward.sandbox.tier: T2 programs run in the sandboxes of a server, ",
+                  "whose calls have no such limit; leave it out, or use tier auto, T1 or T1b");
+  };
+  needs_own(sandbox.cpu() == 1, "cpu", "1");
+  needs_own(sandbox.pids() == 64, "pids", "64");
+  needs_own(sandbox.output() <= 1 << 20, "output", "1MiB or less");
 }
 
 // Rewards of single tokens need advantages that are made of them, and a sum of which they are part.

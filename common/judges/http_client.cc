@@ -12,7 +12,6 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kMaxBody = 4 << 20;
 constexpr long kConnectMs = 10'000;
 
 void InitCurl() {
@@ -20,10 +19,15 @@ void InitCurl() {
   std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
 }
 
-size_t OnBody(char* data, size_t size, size_t count, void* body) {
-  auto* const text = static_cast<std::string*>(body);
-  if (text->size() + size * count > kMaxBody) return 0;  // libcurl ends the call.
-  text->append(data, size * count);
+struct Body {
+  std::string* text;
+  size_t most;
+};
+
+size_t OnBody(char* data, size_t size, size_t count, void* of) {
+  const auto* const body = static_cast<const Body*>(of);
+  if (body->text->size() + size * count > body->most) return 0;  // libcurl ends the call.
+  body->text->append(data, size * count);
   return size * count;
 }
 
@@ -34,11 +38,13 @@ int OnProgress(void* stop, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
 
 }  // namespace
 
-HttpClient::HttpClient(std::string url, Secret key, std::string ca_file, bool loopback)
+HttpClient::HttpClient(std::string url, Secret key, std::string ca_file, bool loopback,
+                       size_t most_reply)
     : url_(std::move(url)),
       key_(std::move(key)),
       ca_file_(std::move(ca_file)),
-      loopback_(loopback) {
+      loopback_(loopback),
+      most_reply_(most_reply) {
   InitCurl();
 }
 
@@ -67,6 +73,7 @@ absl::StatusOr<HttpReply> HttpClient::Post(absl::string_view json, absl::Duratio
   if (handle == nullptr) return absl::ResourceExhaustedError("libcurl has no memory for a call");
   HttpReply reply;
   curl_slist* list = curl_slist_append(nullptr, "Content-Type: application/json");
+  list = curl_slist_append(list, "Expect:");  // Else large requests wait for leave to be sent.
   if (!key_.empty()) {
     const Secret header(absl::StrCat("Authorization: Bearer ", key_.Reveal()));
     list = curl_slist_append(list, header.Reveal().c_str());
@@ -81,7 +88,8 @@ absl::StatusOr<HttpReply> HttpClient::Post(absl::string_view json, absl::Duratio
   set(CURLOPT_POSTFIELDS, json.data());
   set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(json.size()));
   set(CURLOPT_WRITEFUNCTION, &OnBody);
-  set(CURLOPT_WRITEDATA, &reply.body);
+  Body body{&reply.body, most_reply_};
+  set(CURLOPT_WRITEDATA, &body);
   set(CURLOPT_NOPROGRESS, 0L);
   set(CURLOPT_XFERINFOFUNCTION, &OnProgress);
   set(CURLOPT_XFERINFODATA, &stop);
@@ -108,7 +116,8 @@ absl::StatusOr<HttpReply> HttpClient::Post(absl::string_view json, absl::Duratio
     case CURLE_ABORTED_BY_CALLBACK: return absl::CancelledError(what);
     case CURLE_OPERATION_TIMEDOUT: return absl::DeadlineExceededError(what);
     case CURLE_WRITE_ERROR:
-      return absl::UnavailableError(absl::StrCat(url_, ": the reply is above 4 MiB"));
+      return absl::UnavailableError(
+          absl::StrCat(url_, ": the reply is above ", most_reply_ >> 20, " MiB"));
     default: return absl::UnavailableError(what);
   }
 }

@@ -25,7 +25,8 @@ class HttpClient {
  public:
   // `ca_file` is a PEM file with authorities; empty: the system's.
   // `loopback`: the address is on this machine, so that no proxy is asked.
-  HttpClient(std::string url, Secret key, std::string ca_file, bool loopback);
+  HttpClient(std::string url, Secret key, std::string ca_file, bool loopback,
+             size_t most_reply = 4 << 20);
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
@@ -33,7 +34,7 @@ class HttpClient {
   // Blocks until the whole reply is there, at most `timeout`.
   // DEADLINE_EXCEEDED: it took too long. CANCELLED: `stop` was triggered; that is seen within a
   // second, except while a name server does not answer.
-  // UNAVAILABLE: there is no connection, TLS failed, or the reply is above 4 MiB.
+  // UNAVAILABLE: there is no connection, TLS failed, or the reply is above `most_reply` bytes.
   absl::StatusOr<HttpReply> Post(absl::string_view json, absl::Duration timeout,
                                  const rpc::Cancel& stop);
 
@@ -45,6 +46,7 @@ class HttpClient {
   const Secret key_;
   const std::string ca_file_;
   const bool loopback_;
+  const size_t most_reply_;
   Mutex mu_;
   std::vector<void*> idle_ ABSL_GUARDED_BY(mu_);  // CURL*, each with its open connection.
 };

@@ -1,5 +1,6 @@
 #include "common/plugins/sandboxed.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/base/file.h"
 #include "common/base/status.h"
 
 namespace sluice {
@@ -52,7 +54,7 @@ std::vector<sandbox::Bind> BindsOf(const PluginCommand& command) {
     for (const sandbox::Bind& bind : binds) {
       if (path == bind.from || IsBelow(path, bind.from)) return;
     }
-    binds.push_back({std::string(path), std::string(path)});
+    binds.push_back({std::string(path), std::string(path), nullptr});
   };
   show(command.folder);
   const absl::string_view bin = ParentOf(command.argv[0]);
@@ -64,36 +66,44 @@ std::vector<sandbox::Bind> BindsOf(const PluginCommand& command) {
   return binds;
 }
 
-// Whether the path is that of the file or folder itself. By a link a plug-in could be shown what
-// its owner may not name.
-absl::Status CheckNoLinks(const std::string& path) {
+absl::Status LinkError(const std::string& path) {
   const std::unique_ptr<char, decltype(&std::free)> real(realpath(path.c_str(), nullptr),
                                                          &std::free);
-  if (real == nullptr) return ErrnoStatus(errno, path);
-  if (path == real.get() && path != "/") return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("the sandbox of the plug-in cannot show ", path, ", which is ", real.get(),
+      absl::StrCat("the sandbox of the plug-in cannot show ", path, ", which is ",
+                   real == nullptr ? "a link to nothing" : real.get(),
                    ": name the plug-in, and the folder of its Python, by the paths without links"));
 }
 
-// Whether all users can read the path. A root's sandboxes have users of their own.
-absl::Status CheckReadable(const std::string& path) {
-  for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
-    const std::string part = path.substr(0, end);
+absl::Status UnreadableError(const std::string& path, const std::string& part, bool folder) {
+  return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                   {.hint = absl::StrCat("chmod o+", folder ? "rx " : "r ", part)},
+                   absl::StrCat("the sandbox of the plug-in cannot show ", path, ": other users ",
+                                "than the owner cannot read ", part));
+}
+
+// Opens the file or folder of the path, part by part, so that what was checked is what is shown,
+// even if its owner renames meanwhile. By a link a plug-in could be shown what its owner may not
+// name, so none lies on the way. With `for_all`, all users can read it: the sandboxes of root have
+// users of their own.
+absl::StatusOr<std::shared_ptr<const Fd>> OpenShown(const std::string& path, bool for_all) {
+  Fd place(open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  for (size_t begin = 1, end = 0; end != std::string::npos; begin = end + 1) {
+    end = path.find('/', begin);
+    const std::string name = path.substr(begin, end - begin), part = path.substr(0, end);
+    if (name.empty() || name == "." || name == "..") return LinkError(path);
+    Fd next(openat(place.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     struct stat info = {};
-    if (stat(part.c_str(), &info) != 0) return ErrnoStatus(errno, part);
+    if (!next.valid() || fstat(next.get(), &info) != 0) return ErrnoStatus(errno, part);
+    if (S_ISLNK(info.st_mode)) return LinkError(path);
     // To pass a folder needs less than to list it.
     mode_t wanted = S_ISDIR(info.st_mode) ? S_IXOTH : 0;
     if (end == std::string::npos) wanted |= S_IROTH;
-    if ((info.st_mode & wanted) != wanted) {
-      return ErrorWith(
-          absl::StatusCode::kFailedPrecondition,
-          {.hint = absl::StrCat("chmod o+", S_ISDIR(info.st_mode) ? "rx " : "r ", part)},
-          absl::StrCat("the sandbox of the plug-in cannot show ", path, ": other users than the ",
-                       "owner cannot read ", part));
-    }
-    if (end == std::string::npos) return absl::OkStatus();
+    if (for_all && (info.st_mode & wanted) != wanted)
+      return UnreadableError(path, part, S_ISDIR(info.st_mode));
+    place = std::move(next);
   }
+  return std::make_shared<const Fd>(std::move(place));
 }
 
 }  // namespace
@@ -111,9 +121,8 @@ LaunchPlugin LaunchInSandbox(sandbox::Launcher* launcher, const sandbox::Limits&
         .environment = {{"PYTHONUNBUFFERED", "1"}, {"PYTHONDONTWRITEBYTECODE", "1"}},
         .binds = BindsOf(plugin),
         .limits = limits};
-    for (const sandbox::Bind& bind : command.binds) {
-      SLUICE_RETURN_IF_ERROR(CheckNoLinks(bind.from));
-      if (geteuid() == 0) SLUICE_RETURN_IF_ERROR(CheckReadable(bind.from));
+    for (sandbox::Bind& bind : command.binds) {
+      SLUICE_ASSIGN_OR_RETURN(bind.opened, OpenShown(bind.from, /*for_all=*/geteuid() == 0));
     }
     for (const char* const name : {"LANG", "LC_ALL", "TZ"}) {
       if (const char* const value = std::getenv(name); value != nullptr)

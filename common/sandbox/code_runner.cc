@@ -20,8 +20,6 @@ constexpr uint64_t kCompilerMemory = 2ull << 30;
 constexpr uint64_t kMostProgramBytes = 16ull << 20;
 // For the driver beside the time of the test: it ends what the test left, and sends its output.
 constexpr absl::Duration kGrace = absl::Seconds(10);
-// For a turn among the programs of all jobs. The answer's lease is renewed meanwhile.
-constexpr absl::Duration kTurn = absl::Minutes(2);
 // After so many tests that used up their time, or broke their sandbox, a program has failed.
 constexpr int kMostTimeLimits = 2, kMostBroken = 2;
 // A test that used this share of its CPU time or more is run once more, because CPU time varies.
@@ -260,10 +258,10 @@ class CodeRunner::Solution {
 absl::StatusOr<CodeOutcome> CodeRunner::Run(
     const CodeTask& task, const std::function<bool(size_t test, const TestReport&)>& take) {
   const bool compiles = task.language == CodeTask::Language::kCpp;
-  SLUICE_ASSIGN_OR_RETURN(
-      const auto turn,
-      sandboxes_->AwaitTurn(
-          std::max(options_.memory_bytes, compiles ? kCompilerMemory : uint64_t{0}), kTurn));
+  SLUICE_ASSIGN_OR_RETURN(const auto turn,
+                          sandboxes_->AwaitTurn(std::max(options_.memory_bytes,
+                                                         compiles ? kCompilerMemory : uint64_t{0}),
+                                                options_.turn));
   std::string program;
   if (compiles) {
     SLUICE_ASSIGN_OR_RETURN(const auto compiled, Compile(task.source));

@@ -104,6 +104,8 @@ class CodeRunner {
     absl::Duration wall = absl::Seconds(10);  // Of each test.
     uint64_t output_bytes = 1 << 20;          // Of each test. What prints more is killed.
     uint32_t ready = 1;                       // Sandboxes that are set up ahead of time.
+    // How long a program waits for its turn among those of all jobs.
+    absl::Duration turn = absl::Minutes(2);
   };
   // `sandboxes` outlives the runner.
   CodeRunner(CodeSandboxes* sandboxes, const Options& options);

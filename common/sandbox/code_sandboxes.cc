@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<CodeSandboxes>> CodeSandboxes::Make(const Options
   const uint32_t runs = options.runs > 0 ? options.runs : static_cast<uint32_t>(UsableCores());
   auto sandboxes = absl::WrapUnique(new CodeSandboxes(std::move(launcher), runs));
   sandboxes->identity_ =
-      absl::StrCat("tier ", NameOf(sandboxes->launcher_->tier()), "; ", sandboxes->ReadVersions());
+      absl::StrCat(sandboxes->launcher_->Describe(), "; ", sandboxes->ReadVersions());
   return sandboxes;
 }
 

@@ -16,11 +16,17 @@
 
 namespace sluice::sandbox {
 
-extern const absl::string_view driver_py;  // driver.py
+extern const absl::string_view driver_py, solution_py;  // driver.py, solution.py
 
 namespace {
 
 constexpr size_t kLongestLine = 4096;
+
+// What driver.py must know of its sandbox.
+const char* KindOf(Tier tier) {
+  if (HasNamespaces(tier)) return "namespaces";
+  return tier == Tier::kLandlock ? "user" : "none";
+}
 
 absl::Status Broken(absl::string_view what) {
   return absl::UnavailableError(absl::StrCat("the driver of the sandbox ", what));
@@ -31,7 +37,7 @@ absl::Status Broken(absl::string_view what) {
 absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(Launcher* launcher, const Limits& limits) {
   // Without -I, which would ignore PYTHONHASHSEED; the environment has nothing else.
   Command command{.argv = {"/usr/bin/python3", "-s", "-P", "-X", "utf8", "-c",
-                           std::string(driver_py), std::string(NameOf(launcher->tier()))},
+                           absl::StrCat(solution_py, driver_py), KindOf(launcher->tier())},
                   .environment = {{"PYTHONHASHSEED", "0"}, {"PYTHONDONTWRITEBYTECODE", "1"}},
                   .limits = limits};
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Process> process, launcher->Start(command));

@@ -1,10 +1,11 @@
 """Runs tests of one program inside a sandbox, each in a fresh process.
 
-argv[1] is the tier; the working folder is that of the tests. Requests come on descriptor 0 and
-replies go to descriptor 1: a line of JSON each, followed by the raw bytes that it announces. The
-processes of tests are forked from this one, so that they start with the usual modules loaded, and
-hold none of its descriptors. Whatever they do, their output is only passed on; nothing here judges
-it.
+argv[1] is the kind of the sandbox: `namespaces` of its own, a `user` of its own, or `none`. The
+working folder is that of the tests. Requests come on descriptor 0 and replies go to descriptor 1: a
+line of JSON each, followed by the raw bytes that it announces. The processes of tests are forked
+from this one, so that they start with the usual modules loaded, and hold none of its descriptors.
+Whatever they do, their output is only passed on; nothing here judges it. solution.py, which runs a
+Python program, precedes this file.
 """
 import ast
 import atexit
@@ -40,8 +41,8 @@ import traceback
 import types
 import typing
 
-TIER, BOX = sys.argv[1], os.getcwd()
-FOLDERS = [BOX, "/tmp"] if TIER == "T1" else [BOX]
+KIND, BOX = sys.argv[1], os.getcwd()
+FOLDERS = [BOX, "/tmp"] if KIND == "namespaces" else [BOX]
 PIECE = 1 << 16
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 # The path of a program that was compiled. Its bytes are written again for each test.
@@ -82,68 +83,24 @@ def write_all(fd, data):
         view = view[os.write(fd, view):]
 
 
-def encode(value, depth=0):
-    """The JSON form of a result, in which a tuple is a list."""
-    if depth > 200:
-        raise ValueError("the result is nested too deeply")
-    if value is None or isinstance(value, (bool, str)):
-        return value if value is None or isinstance(value, bool) else str.__str__(value)
-    if isinstance(value, int):
-        return {"int": int.__repr__(value)}
-    if isinstance(value, float):
-        return {"float": float.__repr__(value)}
-    if isinstance(value, (list, tuple, collections.deque)):
-        return [encode(item, depth + 1) for item in value]
-    if isinstance(value, (set, frozenset)):
-        return {"set": [encode(item, depth + 1) for item in value]}
-    if isinstance(value, dict):
-        return {"dict": [[encode(k, depth + 1), encode(v, depth + 1)] for k, v in value.items()]}
-    if isinstance(value, complex):
-        return {"complex": [float.__repr__(value.real), float.__repr__(value.imag)]}
-    if isinstance(value, (bytes, bytearray)):
-        return {"bytes": bytes(value).hex()}
-    raise TypeError("a result of type %s cannot be compared" % type(value).__name__)
-
-
-def find_function(scope, name):
-    if name in scope:
-        return scope[name]
-    if "Solution" in scope and hasattr(scope["Solution"], name):
-        return getattr(scope["Solution"](), name)
-    raise NameError("the program defines no function %r" % name)
-
-
 def run_python(task, test, data):
-    """Runs in the process of a test. Returns its exit code."""
-    stdio = test["kind"] == "stdio"
-    module = types.ModuleType("__main__" if stdio else "solution")
-    sys.modules[module.__name__] = module
-    sys.argv = ["solution.py"]
-    random.seed(0)
-    scope = module.__dict__
-    exec(compile(task["source"], "solution.py", "exec"), scope)
-    if stdio:
-        return
-    if test["kind"] == "assert":
-        exec(compile(data.decode(), "test.py", "exec"), scope)
-        report = b""
-    else:
-        if test["kind"] == "call":
-            result = find_function(scope, task["function"])(*json.loads(data))
-        else:
-            result = eval(compile(data.decode(), "test.py", "eval"), scope)
-        report = json.dumps(encode(result)).encode()
-    write_all(3, test["nonce"].encode() + report)
+    """Runs in the process of a test."""
+    text = "" if test["kind"] == "stdio" else data.decode()
+    report = run_solution(task["source"], test["kind"], text, task["function"])
+    if report is not None:
+        write_all(3, test["nonce"].encode() + report)
 
 
 def run_child(task, test, data, binary):
     """The process of a test, from its fork to its end."""
     os.setsid()
     prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-    if TIER == "T1":
-        # The kernel shall end this process for lack of memory, and not the driver.
+    # The kernel shall end this process for lack of memory, and not the driver.
+    try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
+    except OSError:
+        pass  # The sandbox has no /proc.
     seconds = math.ceil(task["cpu_seconds"] * 1.2)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     os.chdir(BOX)
@@ -176,7 +133,7 @@ def kill_others(group):
     end = time.monotonic() + 1
     while True:
         try:
-            os.kill(-1 if TIER in ("T1", "T1b") else -group, signal.SIGKILL)
+            os.kill(-group if KIND == "none" else -1, signal.SIGKILL)
         except ProcessLookupError:
             pass
         try:

@@ -40,22 +40,25 @@ uint64_t AllRights(int version) {
   return rights;
 }
 
-absl::Status Allow(const Fd& ruleset, const std::string& path, uint64_t rights) {
+absl::Status Allow(const Fd& ruleset, int place, uint64_t rights) {
+  struct stat info = {};
+  if (fstat(place, &info) != 0) return ErrnoStatus(errno, "what a sandbox shows");
+  if (!S_ISDIR(info.st_mode)) rights &= kOfFiles;
+  const landlock_path_beneath_attr rule{.allowed_access = rights, .parent_fd = place};
+  if (syscall(SYS_landlock_add_rule, ruleset.get(), LANDLOCK_RULE_PATH_BENEATH, &rule, 0) != 0)
+    return ErrnoStatus(errno, "a Landlock rule");
+  return absl::OkStatus();
+}
+
+absl::Status AllowPath(const Fd& ruleset, const std::string& path, uint64_t rights) {
   const Fd place(open(path.c_str(), O_PATH | O_CLOEXEC));
   if (!place.valid()) return ErrnoStatus(errno, path);
-  struct stat info = {};
-  if (fstat(place.get(), &info) != 0) return ErrnoStatus(errno, path);
-  if (!S_ISDIR(info.st_mode)) rights &= kOfFiles;
-  const landlock_path_beneath_attr rule{.allowed_access = rights, .parent_fd = place.get()};
-  if (syscall(SYS_landlock_add_rule, ruleset.get(), LANDLOCK_RULE_PATH_BENEATH, &rule, 0) != 0)
-    return ErrnoStatus(errno, absl::StrCat("a Landlock rule for ", path));
-  return absl::OkStatus();
+  return Annotate(Allow(ruleset, place.get(), rights), path);
 }
 
 }  // namespace
 
-absl::StatusOr<Fd> MakeLandlockRuleset(const std::vector<std::string>& readable,
-                                       const std::string& box) {
+absl::StatusOr<Fd> MakeLandlockRuleset(const std::vector<int>& readable, const std::string& box) {
   const int version = static_cast<int>(
       syscall(SYS_landlock_create_ruleset, nullptr, 0, LANDLOCK_CREATE_RULESET_VERSION));
   if (version < 1)
@@ -68,14 +71,14 @@ absl::StatusOr<Fd> MakeLandlockRuleset(const std::vector<std::string>& readable,
   Fd ruleset(static_cast<int>(syscall(SYS_landlock_create_ruleset, &attributes, size, 0)));
   if (!ruleset.valid()) return ErrnoStatus(errno, "a Landlock ruleset");
 
-  SLUICE_RETURN_IF_ERROR(Allow(ruleset, "/usr", kRead));
-  for (const std::string& path : readable) SLUICE_RETURN_IF_ERROR(Allow(ruleset, path, kRead));
+  SLUICE_RETURN_IF_ERROR(AllowPath(ruleset, "/usr", kRead));
+  for (const int place : readable) SLUICE_RETURN_IF_ERROR(Allow(ruleset, place, kRead));
   for (const char* device : {"/dev/zero", "/dev/random", "/dev/urandom"})
-    SLUICE_RETURN_IF_ERROR(Allow(ruleset, device, LANDLOCK_ACCESS_FS_READ_FILE));
+    SLUICE_RETURN_IF_ERROR(AllowPath(ruleset, device, LANDLOCK_ACCESS_FS_READ_FILE));
   SLUICE_RETURN_IF_ERROR(
-      Allow(ruleset, "/dev/null",
-            (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE | kTruncate) & all));
-  SLUICE_RETURN_IF_ERROR(Allow(ruleset, box, all));
+      AllowPath(ruleset, "/dev/null",
+                (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE | kTruncate) & all));
+  SLUICE_RETURN_IF_ERROR(AllowPath(ruleset, box, all));
   return ruleset;
 }
 

@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/child.h"
@@ -10,6 +11,7 @@
 #include "common/base/pipe.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
+#include "common/sandbox/next_step.h"
 #include "common/sandbox/sandbox.h"
 #include "common/sandbox/slot.h"
 
@@ -17,6 +19,7 @@ namespace sluice::sandbox {
 namespace {
 
 constexpr absl::Duration kSelfTest = absl::Seconds(10);
+constexpr char kTrue[] = "/usr/bin/true";
 
 absl::Status CheckCommand(const Command& command) {
   if (command.argv.empty() || !absl::StartsWith(command.argv[0], "/")) {
@@ -42,12 +45,24 @@ std::string ReadSome(int fd) {
 }  // namespace
 
 absl::string_view NameOf(Tier tier) {
+  const absl::string_view text = Describe(tier);
+  return text.substr(0, text.find(':'));
+}
+
+absl::string_view Describe(Tier tier) {
   switch (tier) {
-    case Tier::kNamespaces: return "T1";
-    case Tier::kLandlock: return "T1b";
+    case Tier::kNamespaces: return "T1: namespaces, a seccomp filter and a cgroup";
+    case Tier::kNamespacesAlone:
+      return "T1b: namespaces, a seccomp filter and limits for each process";
+    case Tier::kLandlock:
+      return "T1b: users of their own, a seccomp filter, Landlock and limits for each process";
     case Tier::kUnsafe: break;
   }
-  return "none";
+  return "none: plain processes";
+}
+
+std::string Launcher::Describe() const {
+  return absl::StrCat(sandbox::Describe(tier_), parts_.own_proc ? "" : "; without /proc");
 }
 
 absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Make(Options options) {
@@ -55,18 +70,19 @@ absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Make(Options options) {
   signal(SIGPIPE, SIG_IGN);
   auto launcher = absl::WrapUnique(new Launcher(std::move(options)));
   const Launcher::Options& wanted = launcher->options_;
-  for (const Tier tier : {Tier::kNamespaces, Tier::kLandlock, Tier::kUnsafe}) {
+  for (const Tier tier :
+       {Tier::kNamespaces, Tier::kNamespacesAlone, Tier::kLandlock, Tier::kUnsafe}) {
     if (tier < wanted.strongest || (tier == Tier::kUnsafe && !wanted.allow_unsafe)) continue;
     const absl::Status works = launcher->Try(tier);
     if (works.ok()) return launcher;
-    if (!launcher->why_not_stronger_.empty()) launcher->why_not_stronger_ += "; ";
-    absl::StrAppend(&launcher->why_not_stronger_, "tier ", NameOf(tier),
-                    " does not work: ", works.message());
+    absl::StrAppend(&launcher->why_not_stronger_, launcher->why_not_stronger_.empty() ? "" : ". ",
+                    sandbox::Describe(tier),
+                    ", does not work: ", absl::StripAsciiWhitespace(works.message()), "; for it, ",
+                    NextStepFor(tier, wanted.bubblewrap));
   }
   return ErrorWith(absl::StatusCode::kFailedPrecondition,
-                   {.reason = "NO_SANDBOX",
-                    .hint = "`sluice doctor sandbox` on that machine shows what each tier needs"},
-                   absl::StrCat("no sandbox works on this machine: ", launcher->why_not_stronger_));
+                   {.reason = "NO_SANDBOX", .hint = "make one of these tiers work"},
+                   absl::StrCat("no sandbox works on this machine. ", launcher->why_not_stronger_));
 }
 
 Launcher::Launcher(Options options) : options_(std::move(options)) {}
@@ -74,12 +90,31 @@ Launcher::~Launcher() = default;
 
 absl::Status Launcher::Try(Tier tier) {
   tier_ = tier;
+  parts_ = {};
   {
     MutexLock lock(&mu_);
     free_.clear();  // Of the tier that was tried before.
   }
+  absl::Status works = RunSelfTest();
+  if (works.ok() || !HasNamespaces(tier)) return works;
+  // In a container with a masked /proc, the kernel allows no other one.
+  parts_ = {.own_proc = false, .disable_userns = false};
+  if (RunSelfTest().ok()) return absl::OkStatus();
+  parts_ = {};
+  return works;
+}
+
+absl::Status Launcher::RunSelfTest() {
+  SLUICE_RETURN_IF_ERROR(RunTrue());
+  // It finds what the first one has left in the slot, and does not end by itself.
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Process> process,
-                          Start({.argv = {"/usr/bin/true"}}));
+                          Start({.argv = {"/usr/bin/sleep", "1000"}}));
+  return process->Kill();
+}
+
+absl::Status Launcher::RunTrue() {
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Process> process,
+                          Start({.argv = {kTrue}, .binds = {{kTrue, kTrue, nullptr}}}));
   SLUICE_ASSIGN_OR_RETURN(const int status, process->Wait(kSelfTest));
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return process->Kill();
   return absl::FailedPreconditionError(
@@ -152,8 +187,8 @@ absl::StatusOr<std::unique_ptr<Process>> Launcher::Start(const Command& command)
   SLUICE_ASSIGN_OR_RETURN(Pipe out, MakePipe());
   SLUICE_ASSIGN_OR_RETURN(Pipe err, MakePipe());
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Slot> slot, TakeSlot());
-  absl::StatusOr<Spawned> spawned =
-      slot->Start(command, options_.bubblewrap, {in.read.get(), out.write.get(), err.write.get()});
+  absl::StatusOr<Spawned> spawned = slot->Start(command, options_.bubblewrap, parts_,
+                                                {in.read.get(), out.write.get(), err.write.get()});
   if (!spawned.ok()) {
     ReturnSlot(std::move(slot), true);
     return spawned.status();

@@ -21,17 +21,29 @@ namespace sluice::sandbox {
 
 // How programs are isolated, the strongest first.
 enum class Tier {
-  kNamespaces,  // T1: namespaces (bubblewrap), a seccomp filter and a cgroup.
-  kLandlock,    // T1b: a user of their own, a seccomp filter, Landlock and limits per process.
-  kUnsafe,      // None: plain processes. Only for debugging, and only if it was asked for.
+  kNamespaces,       // T1: namespaces (bubblewrap), a seccomp filter and a cgroup.
+  kNamespacesAlone,  // T1b: the same without a cgroup, so with limits per process.
+  kLandlock,         // T1b: a user of their own, a seccomp filter, Landlock, limits per process.
+  kUnsafe,           // None: plain processes. Only for debugging, and only if it was asked for.
 };
-// T1, T1b or none.
+// T1, T1b or none, as jobs name them.
 absl::string_view NameOf(Tier tier);
+// The name, and what it consists of.
+absl::string_view Describe(Tier tier);
+// Whether programs of the tier have namespaces of their own.
+constexpr bool HasNamespaces(Tier tier) { return tier <= Tier::kNamespacesAlone; }
+
+// What bubblewrap can do here besides namespaces. A container whose /proc is masked has neither;
+// programs then see no /proc, and the seccomp filter alone refuses namespaces of their own.
+struct BubblewrapParts {
+  bool own_proc = true;        // A /proc of the sandbox alone.
+  bool disable_userns = true;  // The kernel refuses programs further user namespaces.
+};
 
 struct Limits {
   uint64_t memory_bytes = 512ull << 20;       // Of all processes together; in T1b of each process.
   uint32_t pids = 64;                         // Processes and threads.
-  double cores = 1;                           // 0: no limit. T1b has none.
+  double cores = 1;                           // 0: no limit. T1b has no such limit.
   uint64_t address_space_bytes = 4ull << 30;  // Of each process. 0: no limit.
   uint64_t file_bytes = 16ull << 20;          // Of each file.
   uint32_t open_files = 64;                   // Of each process.
@@ -39,10 +51,13 @@ struct Limits {
   uint64_t box_bytes = 64ull << 20;  // Of all files in the working folder.
 };
 
-// A file or folder that the program can read at the path `to`, if all users can read `from`. In T1b
-// both paths are equal.
+// A file or folder that the program can read at the path `to`, if all users can read it. Without
+// namespaces both paths are equal.
 struct Bind {
   std::string from, to;
+  // An O_PATH descriptor of what is shown, for who has checked it: `from` may name something else
+  // by the time the program starts. Null: what `from` names then.
+  std::shared_ptr<const Fd> opened;
 };
 
 struct Command {
@@ -126,8 +141,10 @@ class Launcher {
   ~Launcher();
 
   Tier tier() const { return tier_; }
-  // Why each stronger tier does not work here, one sentence for each. Empty: tier() is the
-  // strongest.
+  // The tier and its parts, for people.
+  std::string Describe() const;
+  // Why each stronger tier does not work here, and what would make it work: a sentence for each.
+  // Empty: tier() is the strongest.
   const std::string& why_not_stronger() const { return why_not_stronger_; }
 
   // INVALID_ARGUMENT: the command has no argv, or a path that is not absolute.
@@ -143,8 +160,11 @@ class Launcher {
  private:
   friend class Process;
   explicit Launcher(Options options);
-  // Whether a program runs in this tier.
+  // Whether this tier works here.
   absl::Status Try(Tier tier);
+  // Whether programs run, and can be ended.
+  absl::Status RunSelfTest();
+  absl::Status RunTrue();
   absl::StatusOr<std::unique_ptr<Slot>> TakeSlot();
   void ReturnSlot(std::unique_ptr<Slot> slot, bool empty);
   // Logs, at most once a minute, that programs run without isolation.
@@ -153,6 +173,7 @@ class Launcher {
   const Options options_;
   // Constant after Make().
   Tier tier_ = Tier::kUnsafe;
+  BubblewrapParts parts_;
   std::string why_not_stronger_;
 
   mutable Mutex mu_;

@@ -10,12 +10,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "common/base/digest.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/sandbox/bubblewrap.h"
@@ -26,18 +30,38 @@ namespace sluice::sandbox {
 namespace {
 
 constexpr uint32_t kMostSlots = 256;  // On one machine.
-constexpr uid_t kFirstUser = 64500;   // The user of slot n is kFirstUser + n.
 constexpr int kWaitMs = 1000;         // For the end of what was killed.
 
 bool IsRoot() { return geteuid() == 0; }
+
+constexpr char kFolderOfRoot[] = "/run/sluice-sandbox";
+
+// The user of slot n is FirstUser() + n. The kernel counts the processes of a user in all
+// containers of a machine together, so a container takes users that depend on its own folder, which
+// others will hardly take: with a limit of 64 processes, theirs would leave it none.
+uid_t FirstUser() {
+  constexpr uid_t kOfMachines = 64500, kOfContainers = 1u << 30, kBlocks = 1u << 20;
+  constexpr ino_t kInitialPids = 0xEFFFFFFC;  // The kernel's number of the first pid namespace.
+  struct stat pids = {}, folder = {};
+  uint64_t inside = 0, outside = 0, users = 0;
+  std::ifstream("/proc/self/uid_map") >> inside >> outside >> users;
+  if (stat("/proc/self/ns/pid", &pids) != 0 || pids.st_ino == kInitialPids ||
+      stat(kFolderOfRoot, &folder) != 0 || users < uint64_t{kOfContainers} * 2)
+    return kOfMachines;
+  const std::string id = Sha256(absl::StrCat(folder.st_dev, ":", folder.st_ino));
+  uint32_t block = 0;
+  std::memcpy(&block, id.data(), sizeof block);
+  return kOfContainers + block % kBlocks * kMostSlots;
+}
 
 // The folder of the slots' locks and boxes. Only this user may write to it, so nobody else can put
 // a link there.
 absl::StatusOr<std::string> StateFolder() {
   if (IsRoot()) {
-    const std::string folder = "/run/sluice-sandbox";
-    SLUICE_RETURN_IF_ERROR(MakeDirs(folder));
-    return folder;
+    SLUICE_RETURN_IF_ERROR(MakeDirs(kFolderOfRoot));
+    // Kubernetes makes its volumes writable for all.
+    if (chmod(kFolderOfRoot, 0755) != 0) return ErrnoStatus(errno, kFolderOfRoot);
+    return kFolderOfRoot;
   }
   const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
   const std::string folder = runtime != nullptr && *runtime == '/'
@@ -89,15 +113,23 @@ void RemoveFolder(const std::string& box) {
   (void)RemoveTree(box);
 }
 
+// 0: no limit. What this process may not exceed itself, it may not allow others.
 std::pair<int, rlimit> Limit(int resource, uint64_t value) {
-  const rlim_t limit = value == 0 ? RLIM_INFINITY : value;
+  rlimit own = {};
+  (void)getrlimit(static_cast<__rlimit_resource>(resource), &own);
+  const rlim_t limit = std::min<rlim_t>(value == 0 ? RLIM_INFINITY : value, own.rlim_max);
   return {resource, {limit, limit}};
 }
 
-std::vector<std::pair<int, rlimit>> LimitsOf(const Limits& limits) {
+// With `memory`, no cgroup counts the memory, so that each process has a limit.
+std::vector<std::pair<int, rlimit>> LimitsOf(const Limits& limits, bool memory) {
+  const uint64_t space = limits.address_space_bytes;
+  const uint64_t bytes = !memory      ? space
+                         : space == 0 ? limits.memory_bytes
+                                      : std::min(space, limits.memory_bytes);
   std::vector<std::pair<int, rlimit>> out = {
       {RLIMIT_CORE, {0, 0}},
-      Limit(RLIMIT_AS, limits.address_space_bytes),
+      Limit(RLIMIT_AS, bytes),
       Limit(RLIMIT_FSIZE, limits.file_bytes),
       Limit(RLIMIT_STACK, limits.stack_bytes),
       {RLIMIT_MEMLOCK, {0, 0}},
@@ -105,6 +137,19 @@ std::vector<std::pair<int, rlimit>> LimitsOf(const Limits& limits) {
       Limit(RLIMIT_NOFILE, limits.open_files),
   };
   return out;
+}
+
+// The descriptors of what the binds show. Those that are opened here are kept in `held`.
+absl::StatusOr<std::vector<int>> OpenBinds(const std::vector<Bind>& binds, std::vector<Fd>* held) {
+  std::vector<int> opened;
+  for (const Bind& bind : binds) {
+    if (bind.opened == nullptr) {
+      held->emplace_back(open(bind.from.c_str(), O_PATH | O_CLOEXEC));
+      if (!held->back().valid()) return ErrnoStatus(errno, bind.from);
+    }
+    opened.push_back(bind.opened == nullptr ? held->back().get() : bind.opened->get());
+  }
+  return opened;
 }
 
 // A file in memory with the filter, as bubblewrap reads it.
@@ -129,7 +174,7 @@ void EndLeftovers() {
     const std::string path = LockPath(*folder, number);
     const Fd lock = LockFile(path, 0);
     if (!lock.valid()) continue;
-    if (IsRoot()) (void)KillAllOf(kFirstUser + number);
+    if (IsRoot()) (void)KillAllOf(FirstUser() + number);
     (void)Cgroup::Make(CgroupName(number));
     RemoveFolder(BoxPath(*folder, number));
     (void)unlink(path.c_str());
@@ -167,7 +212,7 @@ Slot::~Slot() {
 
 absl::Status Slot::Prepare() {
   if (IsRoot() && tier_ != Tier::kUnsafe) {
-    user_ = kFirstUser + number_;
+    user_ = FirstUser() + number_;
     if (KillAllOf(*user_) == Left::kProcesses) {
       return absl::FailedPreconditionError(absl::StrCat("processes of user ", *user_,
                                                         " do not end, or this process may not "
@@ -176,9 +221,8 @@ absl::Status Slot::Prepare() {
   }
   RemoveFolder(box_);
   if (tier_ == Tier::kLandlock && !user_.has_value()) {
-    return absl::FailedPreconditionError(
-        "only root can give each sandbox a user of its own; run the daemon as root of its "
-        "container");
+    return absl::FailedPreconditionError(absl::StrCat(
+        "only root can give each sandbox a user of its own, and this is user ", geteuid()));
   }
   if (tier_ != Tier::kNamespaces) return absl::OkStatus();
 
@@ -224,19 +268,24 @@ absl::Status Slot::MakeBox(uint64_t bytes) {
 }
 
 absl::StatusOr<SpawnPlan> Slot::Plan(const Command& command, const std::string& bubblewrap,
-                                     const int (&stdio)[3], Fd* passed, Fd* landlock) {
+                                     const BubblewrapParts& parts, const int (&stdio)[3],
+                                     std::vector<Fd>* held) {
   SpawnPlan plan;
   std::copy(std::begin(stdio), std::end(stdio), plan.stdio);
   plan.user = user_;
-  plan.limits = LimitsOf(command.limits);
+  plan.limits = LimitsOf(command.limits, cgroup_ == nullptr && tier_ != Tier::kUnsafe);
 
-  if (tier_ == Tier::kNamespaces) {
-    SLUICE_RETURN_IF_ERROR(cgroup_->SetLimits(command.limits));
-    SLUICE_ASSIGN_OR_RETURN(*passed, FilterFile(command.network));
-    plan.passed = passed->get();
-    plan.cgroup = cgroup_->clone_fd();
+  if (HasNamespaces(tier_)) {
+    SLUICE_ASSIGN_OR_RETURN(Fd filter, FilterFile(command.network));
+    plan.passed = {filter.get()};
+    held->push_back(std::move(filter));
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<int> shown, OpenBinds(command.binds, held));
+    plan.passed.insert(plan.passed.end(), shown.begin(), shown.end());
     // The environment of bubblewrap itself can be read inside, so it is empty.
-    plan.argv = BubblewrapCommand(bubblewrap, command);
+    plan.argv = BubblewrapCommand(bubblewrap, parts, cgroup_ == nullptr, command);
+    if (cgroup_ == nullptr) return plan;
+    SLUICE_RETURN_IF_ERROR(cgroup_->SetLimits(command.limits));
+    plan.cgroup = cgroup_->clone_fd();
     return plan;
   }
 
@@ -250,21 +299,17 @@ absl::StatusOr<SpawnPlan> Slot::Plan(const Command& command, const std::string& 
     plan.environment.push_back(absl::StrCat("TMPDIR=", box_));
   if (tier_ == Tier::kUnsafe) return plan;
 
-  std::vector<std::string> readable;
   for (const Bind& bind : command.binds) {
-    if (bind.from != bind.to) {
-      return absl::InvalidArgumentError(absl::StrCat("sandboxes of tier ", NameOf(tier_),
-                                                     " cannot show ", bind.from, " at ", bind.to));
-    }
-    readable.push_back(bind.from);
+    if (bind.from == bind.to) continue;
+    return absl::InvalidArgumentError(absl::StrCat("sandboxes of tier ", NameOf(tier_),
+                                                   " cannot show ", bind.from, " at ", bind.to));
   }
-  SLUICE_ASSIGN_OR_RETURN(*landlock, MakeLandlockRuleset(readable, box_));
-  plan.landlock = landlock->get();
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<int> readable, OpenBinds(command.binds, held));
+  SLUICE_ASSIGN_OR_RETURN(Fd landlock, MakeLandlockRuleset(readable, box_));
+  plan.landlock = landlock.get();
+  held->push_back(std::move(landlock));
   plan.seccomp = MakeSeccompFilter(command.network);
-  const Limits& limits = command.limits;
-  plan.limits.push_back(Limit(RLIMIT_NPROC, limits.pids));
-  // No cgroup counts the memory, so each process has a limit.
-  plan.limits.push_back(Limit(RLIMIT_AS, limits.memory_bytes));
+  plan.limits.push_back(Limit(RLIMIT_NPROC, command.limits.pids));
   return plan;
 }
 
@@ -284,14 +329,24 @@ absl::Status Slot::AwaitNoZombies() {
 }
 
 absl::StatusOr<Spawned> Slot::Start(const Command& command, const std::string& bubblewrap,
-                                    const int (&stdio)[3]) {
+                                    const BubblewrapParts& parts, const int (&stdio)[3]) {
   SLUICE_RETURN_IF_ERROR(AwaitNoZombies());
-  Fd passed, landlock;
-  SLUICE_ASSIGN_OR_RETURN(const SpawnPlan plan,
-                          Plan(command, bubblewrap, stdio, &passed, &landlock));
+  std::vector<Fd> held;
+  SLUICE_ASSIGN_OR_RETURN(const SpawnPlan plan, Plan(command, bubblewrap, parts, stdio, &held));
   absl::StatusOr<Spawned> spawned = absl::InternalError("not started");
   RunOnThread([&] { spawned = Spawn(plan); });
   return spawned;
+}
+
+void Slot::KillNamespace(pid_t bubblewrap, int pidfd) {
+  // The only child of bubblewrap is the first process of the namespace: its end is that of all
+  // others, and bubblewrap, which waits for it, ends too. It may not have started it yet.
+  pollfd wait{pidfd, POLLIN, 0};
+  const absl::Duration end = Clock::Real()->Monotonic() + absl::Milliseconds(kWaitMs);
+  do {
+    for (const pid_t child : ChildrenOf(bubblewrap)) kill(child, SIGKILL);
+  } while (poll(&wait, 1, 10) != 1 && Clock::Real()->Monotonic() < end);
+  kill(bubblewrap, SIGKILL);
 }
 
 bool Slot::Clear(pid_t pid, int pidfd) {
@@ -304,18 +359,20 @@ bool Slot::Clear(pid_t pid, int pidfd) {
     cgroup_->KillAllBut(pid);
     (void)poll(&wait, 1, kWaitMs);
     empty = cgroup_->KillAll(absl::Milliseconds(kWaitMs));
+  } else if (tier_ == Tier::kNamespacesAlone) {
+    KillNamespace(pid, pidfd);
   } else {
     // The program leads a session; what it started goes with it where there is no better way.
     kill(tier_ == Tier::kUnsafe ? -pid : pid, SIGKILL);
   }
   empty = poll(&wait, 1, kWaitMs) == 1 && empty;
   waitpid(pid, nullptr, WNOHANG);
-  // In T1 the user has no process outside of the cgroup.
+  // With namespaces the user has no process outside of them.
   if (tier_ == Tier::kLandlock) {
     left_ = KillAllOf(*user_);
     empty = left_ != Left::kProcesses && empty;
   }
-  if (tier_ != Tier::kNamespaces) RemoveFolder(box_);
+  if (!HasNamespaces(tier_)) RemoveFolder(box_);
   return empty;
 }
 

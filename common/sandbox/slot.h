@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/fd.h"
@@ -16,7 +17,8 @@
 namespace sluice::sandbox {
 
 // A place in which one program runs at a time: a number that is locked on this machine, a user of
-// this number if this process may change users, a cgroup in T1, and a folder in T1b.
+// this number if this process may change users, a cgroup in T1, and a folder where there are no
+// namespaces.
 //
 // Owns a thread, from which all its programs are started: they end when it does, and in version 1
 // they inherit its cgroup. Not thread-safe.
@@ -29,7 +31,7 @@ class Slot {
 
   // Starts the command with these standard streams. Errors as Launcher::Start().
   absl::StatusOr<Spawned> Start(const Command& command, const std::string& bubblewrap,
-                                const int (&stdio)[3]);
+                                const BubblewrapParts& parts, const int (&stdio)[3]);
 
   // Kills all that runs in it, the program `pid` included, which is waited for. Returns whether
   // nothing is left, after at most a second.
@@ -42,8 +44,12 @@ class Slot {
   absl::Status AwaitNoZombies();
   // Mounts an empty folder of `bytes` for the program.
   absl::Status MakeBox(uint64_t bytes);
+  // The descriptors of the plan are those of `held`, and others that live as long as `command`.
   absl::StatusOr<SpawnPlan> Plan(const Command& command, const std::string& bubblewrap,
-                                 const int (&stdio)[3], Fd* passed, Fd* landlock);
+                                 const BubblewrapParts& parts, const int (&stdio)[3],
+                                 std::vector<Fd>* held);
+  // Ends the program of `bubblewrap`, and so all processes of its namespace.
+  static void KillNamespace(pid_t bubblewrap, int pidfd);
   // Runs `work` on the thread, and waits for its end.
   void RunOnThread(const std::function<void()>& work);
   void Loop();
@@ -54,8 +60,8 @@ class Slot {
   const Fd lock_;             // Its end frees the number, so it ends last.
   std::optional<uid_t> user_;
   std::unique_ptr<Cgroup> cgroup_;  // T1.
-  std::string box_;                 // T1b and none.
-  Left left_ = Left::kNothing;      // T1b: of the last program.
+  std::string box_;                 // Without namespaces.
+  Left left_ = Left::kNothing;      // kLandlock: of the last program.
 
   Mutex mu_;
   CondVar changed_;

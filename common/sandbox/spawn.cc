@@ -35,8 +35,7 @@ struct Failure {
 // the functions of glibc would wait for threads that the child does not have.
 class Child {
  public:
-  Child(const SpawnPlan& plan, char* const* argv, char* const* environment, int report,
-        pid_t parent)
+  Child(SpawnPlan& plan, char* const* argv, char* const* environment, int report, pid_t parent)
       : plan_(plan), argv_(argv), environment_(environment), report_(report), parent_(parent) {}
 
   [[noreturn]] void Run() {
@@ -77,21 +76,20 @@ class Child {
   }
 
   void PlaceDescriptors() {
-    int from[4] = {plan_.stdio[0], plan_.stdio[1], plan_.stdio[2], plan_.passed};
-    for (int& fd : from) {
-      if (fd >= 0) fd = fcntl(fd, F_DUPFD_CLOEXEC, kMoved);
-    }
+    // This copy of the process may write to its vectors, but not allocate.
+    const size_t passed = plan_.passed.size();
+    for (int& fd : plan_.stdio) fd = fcntl(fd, F_DUPFD_CLOEXEC, kMoved);
+    for (int& fd : plan_.passed) fd = fcntl(fd, F_DUPFD_CLOEXEC, kMoved);
     report_ = fcntl(report_, F_DUPFD_CLOEXEC, kMoved);
     const int landlock = plan_.landlock < 0 ? -1 : fcntl(plan_.landlock, F_DUPFD_CLOEXEC, kMoved);
     dup3(report_, kReport, O_CLOEXEC);
     report_ = kReport;
     if (landlock >= 0) dup3(landlock, kLandlock, O_CLOEXEC);
-    for (int i = 0; i < 4; ++i) {
-      if (from[i] >= 0) Check(dup2(from[i], i), "dup2");
-    }
-    const unsigned first = plan_.passed >= 0 ? 4 : 3;
-    close_range(first, kReport - 1, 0);
-    close_range(landlock >= 0 ? kLandlock + 1 : kReport + 1, ~0U, 0);
+    for (int i = 0; i < 3; ++i) Check(dup2(plan_.stdio[i], i), "dup2");
+    for (size_t i = 0; i < passed; ++i)
+      Check(dup2(plan_.passed[i], 3 + static_cast<int>(i)), "dup2");
+    Check(close_range(static_cast<unsigned>(3 + passed), kReport - 1, 0), "close_range");
+    Check(close_range(landlock >= 0 ? kLandlock + 1 : kReport + 1, ~0U, 0), "close_range");
   }
 
   void ChangeUser(uid_t user) {
@@ -112,7 +110,7 @@ class Child {
     _exit(127);
   }
 
-  const SpawnPlan& plan_;
+  SpawnPlan& plan_;
   char* const* const argv_;
   char* const* const environment_;
   int report_;
@@ -126,7 +124,8 @@ std::vector<char*> PointersTo(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-// A fork() without the handlers of libraries, which take locks; with a pidfd, into a cgroup.
+// A fork() without the handlers of libraries, which take locks; with a pidfd, into a cgroup. The
+// default seccomp profiles of container runtimes refuse clone3(), whose flags they cannot read.
 pid_t Fork(int cgroup, int* pidfd) {
   clone_args args = {};
   args.flags = CLONE_PIDFD;
@@ -136,7 +135,10 @@ pid_t Fork(int cgroup, int* pidfd) {
     args.flags |= CLONE_INTO_CGROUP;
     args.cgroup = static_cast<uint64_t>(cgroup);
   }
-  return static_cast<pid_t>(syscall(SYS_clone3, &args, sizeof args));
+  const auto pid = static_cast<pid_t>(syscall(SYS_clone3, &args, sizeof args));
+  if (pid >= 0 || cgroup >= 0 || (errno != ENOSYS && errno != EPERM)) return pid;
+  return static_cast<pid_t>(
+      syscall(SYS_clone, CLONE_PIDFD | SIGCHLD, nullptr, pidfd, nullptr, nullptr));
 }
 
 // Blocks all signals of this thread, so that no handler of the parent runs in the child.
@@ -152,6 +154,14 @@ class SignalBlock {
  private:
   sigset_t before_;
 };
+
+// What the kernel says of a process; empty if it is gone.
+std::string ReadStatus(const std::string& pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/status"));
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
 
 // Sends SIGKILL to all processes of `user`, from a process that becomes this user, because kill(-1)
 // reaches all processes that its caller may signal. False: this process may not change its user.
@@ -178,7 +188,8 @@ bool KillOnceAs(uid_t user) {
 
 }  // namespace
 
-absl::StatusOr<Spawned> Spawn(const SpawnPlan& plan) {
+absl::StatusOr<Spawned> Spawn(SpawnPlan plan) {
+  SLUICE_CHECK(plan.passed.size() < 200);  // They must not reach the child's own descriptors.
   const std::vector<char*> argv = PointersTo(plan.argv);
   const std::vector<char*> environment = PointersTo(plan.environment);
   int ends[2];
@@ -212,6 +223,19 @@ absl::StatusOr<Spawned> Spawn(const SpawnPlan& plan) {
                                              ": ", std::strerror(failure.error)));
 }
 
+std::vector<pid_t> ChildrenOf(pid_t parent) {
+  std::vector<pid_t> children;
+  const absl::StatusOr<std::vector<std::string>> names = ListDir("/proc");
+  if (!names.ok()) return children;
+  const std::string of_parent = absl::StrCat("\nPPid:\t", parent, "\n");
+  for (const std::string& name : *names) {
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (absl::StrContains(ReadStatus(name), of_parent))
+      children.push_back(static_cast<pid_t>(std::stol(name)));
+  }
+  return children;
+}
+
 Left FindProcessesOf(uid_t user) {
   const absl::StatusOr<std::vector<std::string>> names = ListDir("/proc");
   if (!names.ok()) return Left::kProcesses;
@@ -219,10 +243,7 @@ Left FindProcessesOf(uid_t user) {
   Left left = Left::kNothing;
   for (const std::string& name : *names) {
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream file(absl::StrCat("/proc/", name, "/status"));
-    std::stringstream text;
-    text << file.rdbuf();
-    const std::string status = text.str();
+    const std::string status = ReadStatus(name);
     if (!absl::StrContains(status, of_user)) continue;
     const bool ended =
         absl::StrContains(status, "\nState:\tZ") || absl::StrContains(status, "\nState:\tX");

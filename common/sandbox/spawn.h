@@ -20,7 +20,7 @@ struct SpawnPlan {
   std::vector<std::string> environment;  // NAME=VALUE.
   std::string folder = "/";              // Where it starts.
   int stdio[3] = {-1, -1, -1};           // Its standard streams.
-  int passed = -1;                       // Becomes its descriptor 3; -1: none.
+  std::vector<int> passed;               // Become its descriptors 3, 4, ..
   std::vector<std::pair<int, rlimit>> limits;
   std::optional<uid_t> user;  // It becomes this user, and the group of the same number.
   int cgroup = -1;            // As Cgroup::clone_fd().
@@ -37,7 +37,7 @@ struct Spawned {
 // Starts the process and waits until its program begins. The process gets SIGKILL when the calling
 // thread ends.
 // UNAVAILABLE: a step failed; the message names it.
-absl::StatusOr<Spawned> Spawn(const SpawnPlan& plan);
+absl::StatusOr<Spawned> Spawn(SpawnPlan plan);
 
 // What is left of a user's processes. Zombies have ended, but count for its RLIMIT_NPROC until
 // their parent takes notice.
@@ -47,6 +47,9 @@ enum class Left { kNothing, kZombies, kProcesses };
 // a second: kProcesses also if this process may not change its user. `user` is not root, and no
 // other user's processes are touched.
 Left KillAllOf(uid_t user);
+
+// The children of a process.
+std::vector<pid_t> ChildrenOf(pid_t parent);
 
 // What is left now. Zombies that are children of this process are taken notice of.
 Left FindProcessesOf(uid_t user);

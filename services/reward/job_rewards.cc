@@ -146,6 +146,10 @@ void JobRewards::Follow(std::function<void(std::shared_ptr<const Scorer>)> use) 
 }
 
 absl::StatusOr<uint32_t> JobRewards::Capacity(uint32_t most) const {
+  if (options_.sandboxes.capacity != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(const uint32_t capacity, options_.sandboxes.capacity());
+    most = std::min(most, capacity);
+  }
   const Version version = current();
   for (const Entry& entry : entries_) {
     if (!entry.counts) continue;

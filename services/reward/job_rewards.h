@@ -61,9 +61,9 @@ class JobRewards {
   const Sandboxes::OfJob& sandboxes() const { return options_.sandboxes; }
   // The scorer in use.
   std::shared_ptr<const Scorer> scorer() const;
-  // How many answers are worth waiting for the judges and plug-ins of the scorer in use now, at
-  // most `most`. Errors as JudgeClient::CheckReady() and PluginHost::Capacity(). Candidates do not
-  // count.
+  // How many answers are worth waiting for the judges, plug-ins and programs of the scorer in use
+  // now, at most `most`. Errors as JudgeClient::CheckReady(), PluginHost::Capacity() and
+  // Sandboxes::OfJob::capacity. Candidates do not count.
   absl::StatusOr<uint32_t> Capacity(uint32_t most) const;
   // Whether plug-ins of this earlier generation still run.
   bool CanScore(uint32_t generation) const;

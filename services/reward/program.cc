@@ -18,6 +18,7 @@
 #include "common/rpc/convert.h"
 #include "common/scoring/job_scorer.h"
 #include "services/reward/data_check.h"
+#include "services/reward/flags.h"
 #include "services/reward/service.h"
 #include "sluice/registry/v1/registry.pb.h"
 
@@ -78,14 +79,19 @@ absl::StatusOr<std::unique_ptr<RewardProgram>> RewardProgram::Make(const daemon:
   }
   SLUICE_ASSIGN_OR_RETURN(const PluginRights rights,
                           ParseRights(host.flags->OwnFlag(kPluginsFlag)));
-  return absl::WrapUnique(new RewardProgram(host, std::move(judges), rights));
+  SLUICE_RETURN_IF_ERROR(ReadCodeServerFlags(*host.flags).status());
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<run_code::Client> code_server,
+                          MakeCodeClient(*host.flags));
+  return absl::WrapUnique(
+      new RewardProgram(host, std::move(judges), rights, std::move(code_server)));
 }
 
-RewardProgram::RewardProgram(const daemon::Host& host, Judges judges, PluginRights rights)
+RewardProgram::RewardProgram(const daemon::Host& host, Judges judges, PluginRights rights,
+                             std::unique_ptr<run_code::Client> code_server)
     : host_(host),
       rights_(rights),
       judges_(std::move(judges)),
-      sandboxes_(!host.flags->OwnFlag(kUnsafeFlag).empty()),
+      sandboxes_(!host.flags->OwnFlag(kUnsafeFlag).empty(), std::move(code_server)),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })),
       rewards_(MakeRewardService(
           [this](const std::string& job) { return Describe(job); },
@@ -99,15 +105,18 @@ std::vector<grpc::Service*> RewardProgram::services() {
 }
 
 absl::Status RewardProgram::Start(const std::string& address, const std::string& ops) {
+  SLUICE_RETURN_IF_ERROR(StartCodeServer());
+  if (host_.flags->controller.empty() && code_server_ != nullptr) return absl::OkStatus();
   if (host_.flags->controller.empty()) {
     return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "pass --controller HOST:PORT"},
                      "sluice-reward needs a controller");
   }
-  daemon::ControllerLink::Options options{.controller = host_.flags->controller,
-                                          .id = host_.flags->id,
-                                          .role = rpc::Role::kReward,
-                                          .addresses = {{"grpc", address}, {"ops", ops}},
-                                          .labels = {{"pool", host_.flags->pool}}};
+  daemon::ControllerLink::Options options{
+      .controller = host_.flags->controller,
+      .id = host_.flags->id,
+      .role = rpc::Role::kReward,
+      .addresses = {{"grpc", address}, {"ops", ops}},
+      .labels = {{"pool", host_.flags->pool}, {"sandbox", sandboxes_.FindTier()}}};
   daemon::ControllerLink::Handlers handlers;
   handlers.on_assigned = [this](const registry::v1::HeartbeatResponse& assignments) {
     ApplyAssignments(assignments);
@@ -119,9 +128,25 @@ absl::Status RewardProgram::Start(const std::string& address, const std::string&
   return absl::OkStatus();
 }
 
+absl::Status RewardProgram::StartCodeServer() {
+  SLUICE_ASSIGN_OR_RETURN(run_code::HttpServer::Options options, ReadCodeServerFlags(*host_.flags));
+  if (!ServesCode(*host_.flags)) return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(sandbox::CodeSandboxes* const sandboxes, sandboxes_.Shared());
+  code_service_ = std::make_unique<run_code::Service>(sandboxes);
+  SLUICE_ASSIGN_OR_RETURN(
+      code_server_,
+      run_code::HttpServer::Start(std::move(options), [this](const run_code::HttpRequest& request) {
+        return code_service_->Answer(request);
+      }));
+  log::Info("serving_code",
+            {{"address", code_server_->address()}, {"sandboxes", sandboxes->identity()}});
+  return absl::OkStatus();
+}
+
 absl::Status RewardProgram::CheckReady() {
   MutexLock lock(&mu_);
   if (draining_) return absl::UnavailableError("draining");
+  if (host_.flags->controller.empty()) return absl::OkStatus();
   return link_ != nullptr && link_->incarnation() > 0
              ? absl::OkStatus()
              : absl::UnavailableError("not registered with the controller yet");
@@ -376,6 +401,9 @@ void RewardProgram::Drain() {
     leaving_.swap(jobs_);
     for (const auto& [id, job] : leaving_) leaving.emplace_back(id, &job);
   }
+  // What it runs for other daemons, these ask of others again.
+  if (code_service_ != nullptr) code_service_->Stop();
+  if (code_server_ != nullptr) code_server_->Stop();
   // The controller hears of it first, so that it assigns no new job.
   if (link_ != nullptr) link_->SetDraining();
   for (const auto& [id, job] : leaving) StopJob(id, *job);

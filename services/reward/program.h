@@ -11,6 +11,7 @@
 #include "common/judges/judge_client.h"
 #include "common/log/job_lines.h"
 #include "common/rpc/caller.h"
+#include "common/run_code/service.h"
 #include "services/reward/job_rewards.h"
 #include "services/reward/sandboxes.h"
 #include "services/reward/score_service.h"
@@ -19,10 +20,8 @@
 
 namespace sluice::reward {
 
-inline constexpr char kJudgesFlag[] = "--judges";
-inline constexpr char kPluginsFlag[] = "--plugins";
-
-// The daemon sluice-reward. It runs a worker for each job that the controller assigns.
+// The daemon sluice-reward. It runs a worker for each job that the controller assigns, and may
+// serve its sandboxes to other daemons, or do that alone.
 class RewardProgram : public daemon::Program {
  public:
   // Reads the judges file, if the flags name one. Errors as ReadJudges().
@@ -44,7 +43,10 @@ class RewardProgram : public daemon::Program {
   // How the plug-ins of jobs run.
   enum class PluginRights { kNone, kSandbox, kUnconfined };
   static absl::StatusOr<PluginRights> ParseRights(const std::string& word);
-  RewardProgram(const daemon::Host& host, Judges judges, PluginRights rights);
+  RewardProgram(const daemon::Host& host, Judges judges, PluginRights rights,
+                std::unique_ptr<run_code::Client> code_server);
+  // Serves sandboxes, if the flags say so.
+  absl::Status StartCodeServer();
 
   struct Job {
     std::string queue;  // HOST:PORT.
@@ -93,7 +95,9 @@ class RewardProgram : public daemon::Program {
   Sandboxes sandboxes_;  // Outlives the workers, which run programs there.
   const std::unique_ptr<grpc::Service> admin_, rewards_;
   rpc::CallerTable callers_;  // The daemons that may call this one, by job.
-  std::unique_ptr<daemon::ControllerLink> link_;
+  std::unique_ptr<daemon::ControllerLink> link_;     // Null without a controller.
+  std::unique_ptr<run_code::Service> code_service_;  // Null: sandboxes are not served.
+  std::unique_ptr<run_code::HttpServer> code_server_;
 
   mutable Mutex mu_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;

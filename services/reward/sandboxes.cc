@@ -13,6 +13,9 @@ namespace {
 
 // Of all jobs. A machine has room for 256 sandboxes, those of programs included.
 constexpr uint32_t kMostPluginProcesses = 128;
+// Programs of one job that wait for a server at a time.
+constexpr uint32_t kMostRemote = 256;
+constexpr char kServerTier[] = "T2";
 
 // Without the block, all has its default.
 sandbox::CodeRunner::Options OptionsOf(const job::v1::Reward& reward, uint32_t runs) {
@@ -25,6 +28,28 @@ sandbox::CodeRunner::Options OptionsOf(const job::v1::Reward& reward, uint32_t r
   options.wall = rpc::FromProto(block.wall());
   options.output_bytes = block.output();
   return options;
+}
+
+// Whether the job's programs may run elsewhere.
+bool WantsServer(const job::v1::Reward& reward) {
+  const std::string& tier = reward.sandbox().tier();
+  return tier.empty() || tier == "auto" || tier == kServerTier;
+}
+
+// INVALID_ARGUMENT: a limit is not one that a server keeps.
+absl::Status CheckServerLimits(const job::v1::Reward& reward) {
+  const sandbox::CodeRunner::Options given = OptionsOf(reward, 0), usual;
+  const char* const key = given.cores != usual.cores                   ? "cpu"
+                          : given.pids != usual.pids                   ? "pids"
+                          : given.output_bytes > run_code::kMostOutput ? "output"
+                                                                       : nullptr;
+  if (key == nullptr) return absl::OkStatus();
+  return ErrorWith(absl::StatusCode::kInvalidArgument,
+                   {.reason = "BAD_SANDBOX",
+                    .hint = "leave the key out, or set reward.sandbox.tier to one of this machine"},
+                   absl::StrCat("reward.sandbox.", key, " differs from its default, but programs ",
+                                "run in the sandboxes of a server (--code-server), whose calls ",
+                                "have no such limit"));
 }
 
 // FAILED_PRECONDITION NO_SANDBOX: the job wants another tier than that of the launcher.
@@ -42,7 +67,10 @@ absl::Status CheckTier(const job::v1::Reward& reward, const sandbox::Launcher& l
 
 }  // namespace
 
-Sandboxes::Sandboxes(bool allow_unsafe) : allow_unsafe_(allow_unsafe) { sandbox::EndLeftovers(); }
+Sandboxes::Sandboxes(bool allow_unsafe, std::unique_ptr<run_code::Client> server)
+    : allow_unsafe_(allow_unsafe), server_(std::move(server)) {
+  sandbox::EndLeftovers();
+}
 
 absl::StatusOr<sandbox::CodeSandboxes*> Sandboxes::Shared() {
   MutexLock lock(&mu_);
@@ -55,17 +83,56 @@ absl::StatusOr<sandbox::CodeSandboxes*> Sandboxes::Shared() {
   return shared_.get();
 }
 
+std::string Sandboxes::FindTier() {
+  const absl::StatusOr<sandbox::CodeSandboxes*> shared = Shared();
+  if (!shared.ok()) {
+    const char* const what = server_ == nullptr
+                                 ? "jobs with the verifier code or with plug-ins will fail here"
+                                 : "jobs with plug-ins will fail here";
+    log::Warning("sandbox_missing", {{"message", what}, {"error", shared.status()}});
+  }
+  if (server_ != nullptr) {
+    log::Info("sandbox_server", {{"url", server_->url()}});
+    return kServerTier;
+  }
+  return std::string(NameOf(shared.ok() ? (*shared)->launcher()->tier() : sandbox::Tier::kUnsafe));
+}
+
 absl::StatusOr<Sandboxes::OfJob> Sandboxes::Make(const job::v1::Reward& reward) {
   if (!RunsCode(reward)) return OfJob{};
+  if (server_ != nullptr && WantsServer(reward)) {
+    SLUICE_RETURN_IF_ERROR(CheckServerLimits(reward));
+    return MakeRemote(reward);
+  }
+  if (reward.sandbox().tier() == kServerTier) {
+    return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                     {.reason = "NO_SANDBOX",
+                      .hint = "set reward.sandbox.tier: auto, or start sluice-reward with "
+                              "--code-server"},
+                     "reward.sandbox.tier is T2, but this daemon knows no server of sandboxes");
+  }
   SLUICE_ASSIGN_OR_RETURN(sandbox::CodeSandboxes* const shared, Shared());
   SLUICE_RETURN_IF_ERROR(CheckTier(reward, *shared->launcher()));
-  OfJob job{.runs = shared->runs()};
-  job.runner = std::make_shared<sandbox::CodeRunner>(shared, OptionsOf(reward, job.runs));
-  job.toolchains = shared->identity();
-  job.run = [runner = job.runner](const CodeTask& task, const auto& take) {
-    return runner->Run(task, take);
-  };
+  OfJob job{.toolchains = shared->identity(), .runs = shared->runs()};
+  const auto runner = std::make_shared<sandbox::CodeRunner>(shared, OptionsOf(reward, job.runs));
+  job.run = [runner](const CodeTask& task, const auto& take) { return runner->Run(task, take); };
+  job.stop = [runner] { runner->Stop(); };
   return job;
+}
+
+Sandboxes::OfJob Sandboxes::MakeRemote(const job::v1::Reward& reward) const {
+  const sandbox::CodeRunner::Options options = OptionsOf(reward, 0);
+  const auto stop = std::make_shared<rpc::Cancel>();
+  return {.run = run_code::MakeRunCode(server_.get(),
+                                       {.memory_bytes = options.memory_bytes,
+                                        .wall = options.wall,
+                                        .output_bytes = options.output_bytes},
+                                       stop),
+          // Which interpreters it has is the operator's affair.
+          .toolchains = absl::StrCat(kServerTier, " ", server_->url()),
+          .runs = kMostRemote,
+          .capacity = [server = server_.get()] { return server->Capacity(); },
+          .stop = [stop] { stop->Trigger(); }};
 }
 
 absl::StatusOr<LaunchPlugin> Sandboxes::MakePluginLaunch(const job::v1::Reward& reward) {

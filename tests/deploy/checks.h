@@ -14,8 +14,9 @@ namespace sluice::deploy {
 // in the Dockerfile. `secrets` are the Secrets that exist.
 std::vector<std::string> FindUnresolvedNames(const Manifest& manifest, const Manifest& secrets);
 
-// Pods that the level `restricted` of Pod Security would refuse, that could write to their root
-// file system, that carry a service account's token, or that have no limits.
+// Pods that the level `restricted` of Pod Security would refuse, but for those of rewards, which
+// may be root with five capabilities; that could write to their root file system, that carry a
+// service account's token, or that have no limits.
 std::vector<std::string> FindUnconfinedPods(const Manifest& manifest);
 
 // Daemons without HTTP probes of /livez and /readyz on their ops port, or whose grace period

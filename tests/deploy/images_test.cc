@@ -150,8 +150,9 @@ TEST(PackagesTest, AnImageHasThePackagesThatItsProgramIsLinkedToAndNoOthers) {
     const absl::StatusOr<std::string> linked = RunCommand({"ldd", program});
     ASSERT_TRUE(linked.ok()) << linked.status();
     std::set<std::string> needed;
-    // The authorities by which a reward daemon checks the certificates of judges.
-    if (target == "reward") needed.insert("ca-certificates");
+    // The authorities by which a reward daemon checks the certificates of judges, and what its
+    // sandboxes run.
+    if (target == "reward") needed = {"ca-certificates", "bubblewrap", "g++", "python3"};
     for (const absl::string_view line : absl::StrSplit(*linked, '\n', absl::SkipEmpty())) {
       const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipWhitespace());
       // LibTorch and what lies beside it come with the trainer's image.

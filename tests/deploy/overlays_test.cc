@@ -106,7 +106,7 @@ TEST_P(OverlayTest, TheNamespaceRefusesOtherPods) {
   const Object* const fleet = Find(manifest_, "Namespace", "sluice");
   ASSERT_NE(fleet, nullptr);
   EXPECT_EQ(LabelsAt(fleet->yaml, "metadata.labels")["pod-security.kubernetes.io/enforce"],
-            "restricted");
+            "baseline");
 }
 
 // A controller does not start with a policy that it cannot read.
@@ -213,6 +213,11 @@ std::vector<std::string> Names(const Manifest& manifest) {
 
 const Fault kFaults[] = {
     {"runAsNonRoot: true", "runAsNonRoot: false", FindUnconfinedPods, "runAsNonRoot"},
+    {"            - SETUID\n", "            - SETUID\n            - SYS_ADMIN\n",
+     FindUnconfinedPods, "Deployment/reward: a capability is added"},
+    {"capabilities:\n            drop:",
+     "capabilities:\n            add: [CHOWN]\n            drop:", FindUnconfinedPods,
+     "Deployment/rollout: a capability is added"},
     {"readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", FindUnconfinedPods,
      "readOnlyRootFilesystem"},
     {"automountServiceAccountToken: false", "automountServiceAccountToken: true",
@@ -220,9 +225,9 @@ const Fault kFaults[] = {
     {"defaultMode: 288", "defaultMode: 420", FindUnconfinedPods, "defaultMode"},
     {"enableServiceLinks: false", "hostNetwork: true", FindUnconfinedPods, "hostNetwork"},
     {"            cpu: 250m\n            ephemeral-storage: 128Mi\n"
-     "            memory: 512Mi",
+     "            memory: 2Gi",
      "            cpu: 250m\n            ephemeral-storage: 128Mi\n"
-     "            memory: 256Mi",
+     "            memory: 1Gi",
      FindUnconfinedPods, "resources.requests.memory"},
     {"terminationGracePeriodSeconds: 600", "terminationGracePeriodSeconds: 30", FindWrongProbes,
      "terminationGracePeriodSeconds"},

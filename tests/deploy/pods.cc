@@ -17,7 +17,6 @@ struct Wanted {
 
 constexpr Wanted kOfPods[] = {
     {"automountServiceAccountToken", "false"},
-    {"securityContext.runAsNonRoot", "true"},
     {"securityContext.seccompProfile.type", "RuntimeDefault"},
     // Without it the group of the pod could not read its key.
     {"securityContext.fsGroup", "10001"},
@@ -27,6 +26,12 @@ constexpr Wanted kOfContainers[] = {
     {"securityContext.readOnlyRootFilesystem", "true"},
     {"securityContext.capabilities.drop.0", "ALL"},
 };
+// What people expect of pods but those of rewards, whose sandboxes need users of their own, and so
+// these capabilities (pod_test.cc of tests/common/sandbox shows that they need each).
+constexpr Wanted kOfUnprivilegedPods[] = {{"securityContext.runAsNonRoot", "true"}};
+constexpr const char* kCapabilitiesOfRewards[] = {"CHOWN", "DAC_OVERRIDE", "KILL", "SETGID",
+                                                  "SETUID"};
+
 // What `restricted` forbids by name, and what would leave the confinement.
 constexpr const char* kForbidden[] = {"hostNetwork", "hostPID", "hostIPC", "serviceAccountName"};
 
@@ -65,6 +70,22 @@ void CheckResources(const Object& object, const YAML::Node& container, Findings*
   findings->Expect(object, container, "resources.limits.cpu", "");
 }
 
+void CheckPrivileges(const Object& object, const YAML::Node& pod, Findings* findings) {
+  const bool of_reward = RoleOf(object) == "reward";
+  if (!of_reward) {
+    for (const Wanted& wanted : kOfUnprivilegedPods)
+      findings->Expect(object, pod, wanted.path, wanted.value);
+  }
+  for (const YAML::Node& container : pod["containers"]) {
+    const YAML::Node added = At(container, "securityContext.capabilities.add");
+    size_t known = 0;
+    for (const char* capability : kCapabilitiesOfRewards) {
+      if (of_reward && TextAt(added, absl::StrCat(known)) == capability) ++known;
+    }
+    if (added.IsDefined() && added.size() != known) findings->Add(object, "a capability is added");
+  }
+}
+
 void CheckVolumes(const Object& object, const YAML::Node& pod, Findings* findings) {
   for (const YAML::Node& volume : pod["volumes"]) {
     const bool known = volume["secret"] || volume["configMap"] || volume["emptyDir"] ||
@@ -87,11 +108,10 @@ std::vector<std::string> FindUnconfinedPods(const Manifest& manifest) {
     for (const Wanted& wanted : kOfPods) findings.Expect(object, pod, wanted.path, wanted.value);
     for (const char* path : kForbidden) findings.Expect(object, pod, path, "");
     CheckVolumes(object, pod, &findings);
+    CheckPrivileges(object, pod, &findings);
     for (const YAML::Node& container : pod["containers"]) {
       for (const Wanted& wanted : kOfContainers)
         findings.Expect(object, container, wanted.path, wanted.value);
-      if (At(container, "securityContext.capabilities.add").IsDefined())
-        findings.Add(object, "a capability is added");
       CheckResources(object, container, &findings);
     }
     if (pod["initContainers"]) findings.Add(object, "an initContainer, which no check looks at");

@@ -603,7 +603,6 @@ TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
                           "rollout.sampling.top_k=5",
                           "rollout.environment.name=gym",
                           "rollout.environment.max_turns=2",
-                          "reward.sandbox.tier=T2",
                           "trainer.parallel.tensor=2",
                           "weights.encoding=delta",
                           "weights.publish_dtype=bfloat16",

@@ -145,8 +145,7 @@ TEST_P(CodeRunnerTest, StopEndsWhatRuns) {
   EXPECT_TRUE(absl::IsCancelled(outcome.status())) << outcome.status();
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiers, CodeRunnerTest,
-                         ::testing::Values(Tier::kNamespaces, Tier::kLandlock), TierName);
+INSTANTIATE_TEST_SUITE_P(Tiers, CodeRunnerTest, ::testing::ValuesIn(kTiers), TierName);
 
 // Nothing but the session of a test is ended then, as all else belongs to the user.
 TEST(UnsafeTest, WithoutASandboxProgramsRunOnlyIfThatWasAllowed) {

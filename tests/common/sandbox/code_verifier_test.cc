@@ -330,8 +330,7 @@ TEST_P(CodeVerifierTest, NothingOutlivesTheSandboxes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiers, CodeVerifierTest,
-                         ::testing::Values(Tier::kNamespaces, Tier::kLandlock), TierName);
+INSTANTIATE_TEST_SUITE_P(Tiers, CodeVerifierTest, ::testing::ValuesIn(kTiers), TierName);
 
 TEST(CodeVerifierFaultTest, ASandboxThatFailsIsAnErrorAndNeverANumber) {
   const auto verifier = MakeVerifier(

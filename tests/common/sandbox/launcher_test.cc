@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -63,8 +64,33 @@ try: open(')",
                                                                      folder, R"(/new', 'w')
 except OSError as e: print('refused')
 )")},
-                                               .binds = {{folder, folder}}});
+                                               .binds = {{folder, folder, nullptr}}});
   EXPECT_EQ(ran.out, "text\nrefused\n") << ran.err;
+}
+
+// Between the check of a path and the start of the program its owner may rename.
+TEST_P(LauncherTest, WhatWasOpenedIsShownAndNotWhatItsPathMeansByThen) {
+  const std::string base = MakeFolder(), folder = base + "/folder", other = MakeFolder();
+  ASSERT_EQ(mkdir(folder.c_str(), 0755), 0);
+  WriteFile(folder + "/file", "own");
+  WriteFile(other + "/file", "other's");
+  const auto opened = std::make_shared<const Fd>(open(folder.c_str(), O_PATH | O_CLOEXEC));
+  ASSERT_EQ(rename(folder.c_str(), (base + "/moved").c_str()), 0);
+  ASSERT_EQ(symlink(other.c_str(), folder.c_str()), 0);
+
+  const Ran ran = RunPython(launcher_.get(),
+                            absl::StrCat(R"(
+import os
+try: print(open(')",
+                                         folder, R"(/file').read())
+except OSError: print('refused')
+for fd in range(3, 64):
+  try: os.fstat(fd); print('inherited', fd)
+  except OSError: pass
+)"),
+                            {.binds = {{folder, folder, opened}}});
+  // Without namespaces a path is not that of the sandbox alone.
+  EXPECT_EQ(ran.out, HasNamespaces(GetParam()) ? "own\n" : "refused\n") << ran.err;
 }
 
 TEST_P(LauncherTest, WaitGivesUpAtItsDeadlineAndKillEndsTheProgram) {
@@ -145,8 +171,7 @@ TEST_P(LauncherTest, WhatAKilledProcessLeftIsEndedByTheNext) {
   close(ends[1]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiers, LauncherTest, ::testing::Values(Tier::kNamespaces, Tier::kLandlock),
-                         TierName);
+INSTANTIATE_TEST_SUITE_P(Tiers, LauncherTest, ::testing::ValuesIn(kTiers), TierName);
 
 }  // namespace
 }  // namespace sluice::sandbox

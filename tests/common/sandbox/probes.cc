@@ -1,6 +1,25 @@
 #include "tests/common/sandbox/probes.h"
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "tests/common/sandbox/tiers.h"
+
 namespace sluice::sandbox {
+namespace {
+
+constexpr char kPrelude[] = R"(
+import ctypes, fcntl, os, resource, socket, stat, subprocess, threading
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *arguments):
+  return libc.syscall(ctypes.c_long(number), *[
+      a if isinstance(a, (bytes, ctypes.Array)) else ctypes.c_long(a) for a in arguments])
+def escaped():
+  os.write(1, b'ESCAPED\n')
+os.write(1, b'ran\n')
+)";
+
+}  // namespace
 
 const std::vector<Probe>& Probes() {
   static const std::vector<Probe>* const probes = new std::vector<Probe>{
@@ -154,6 +173,26 @@ file.flush(); escaped()
 )"},
   };
   return *probes;
+}
+
+std::string CodeOf(const Probe& probe, const std::string& host_file, pid_t host_pid) {
+  return absl::StrCat(
+      kPrelude, absl::StrReplaceAll(
+                    probe.code, {{"HOST_FILE", host_file}, {"HOST_PID", absl::StrCat(host_pid)}}));
+}
+
+std::vector<std::string> FindEscapes(Launcher* launcher, const std::string& host_file,
+                                     pid_t host_pid) {
+  std::vector<std::string> sentences;
+  for (const Probe& probe : Probes()) {
+    const Ran ran = RunPython(launcher, CodeOf(probe, host_file, host_pid));
+    const char* const what = !absl::StartsWith(ran.out, "ran\n")     ? " did not begin"
+                             : absl::StrContains(ran.out, "ESCAPED") ? " escaped"
+                             : ran.status == -1                      ? " did not end"
+                                                                     : nullptr;
+    if (what != nullptr) sentences.push_back(absl::StrCat(probe.name, what, ": ", ran.err));
+  }
+  return sentences;
 }
 
 }  // namespace sluice::sandbox

@@ -19,8 +19,16 @@
 // Helpers of tests that run in each tier that this machine has.
 namespace sluice::sandbox {
 
+inline constexpr Tier kTiers[] = {Tier::kNamespaces, Tier::kNamespacesAlone, Tier::kLandlock};
+
 inline std::string TierName(const ::testing::TestParamInfo<Tier>& info) {
-  return std::string(NameOf(info.param));
+  switch (info.param) {
+    case Tier::kNamespaces: return "Namespaces";
+    case Tier::kNamespacesAlone: return "NamespacesAlone";
+    case Tier::kLandlock: return "Landlock";
+    case Tier::kUnsafe: break;
+  }
+  return "Unsafe";
 }
 
 // A launcher of exactly this tier. FAILED_PRECONDITION: it does not work here; a test skips then.

@@ -17,6 +17,7 @@
 #include "common/metrics/metrics.h"
 #include "common/rpc/server.h"
 #include "common/rpc/server_stream.h"
+#include "common/sandbox/sandbox.h"
 #include "sluice/registry/v1/registry.grpc.pb.h"
 
 namespace sluice::reward {
@@ -173,6 +174,39 @@ TEST_F(RewardProgramTest, AJobThatIsBeingStartedWhenTheDaemonDrainsIsStoppedToo)
 
   EXPECT_THAT(metrics_.Text(), Not(HasSubstr("sluice_reward_tasks{job_id=\"digits\"")))
       << "its worker runs";
+}
+
+absl::Status StartWith(const std::map<std::string, std::string>& own_flags) {
+  daemon::Flags flags;
+  flags.own_flags = own_flags;
+  metrics::Registry metrics;
+  auto program = RewardProgram::Make(
+      daemon::Host{.flags = &flags, .metrics = &metrics, .stop = [](absl::Status) {}});
+  if (!program.ok()) return program.status();
+  const absl::Status started = (*program)->Start("127.0.0.1:1", "127.0.0.1:1");
+  const absl::Status ready = (*program)->CheckReady();
+  (*program)->Drain();
+  return started.ok() ? ready : started;
+}
+
+TEST(RewardProgramFlagsTest, WithoutAControllerItMayServeItsSandboxesAlone) {
+  if (!sandbox::Launcher::Make({}).ok()) GTEST_SKIP() << "this machine has no sandbox";
+  EXPECT_EQ(StartWith({{"--serve-code", "127.0.0.1:0"}}), absl::OkStatus());
+  EXPECT_THAT(StartWith({}).message(), HasSubstr("needs a controller"));
+}
+
+TEST(RewardProgramFlagsTest, FlagsOfSandboxesThatDoNotGoTogetherAreRefused) {
+  const std::pair<std::map<std::string, std::string>, const char*> cases[] = {
+      {{{"--serve-code-key", "key"}}, "--serve-code-key is given, but no --serve-code"},
+      {{{"--serve-code", "127.0.0.1:0"}, {"--serve-code-cert", "cert"}},
+       "--serve-code-cert is given, but no --serve-code-cert-key"},
+      {{{"--serve-code", "127.0.0.1:0"}, {"--serve-code-key", "/no/such/file"}},
+       "--serve-code-key: "},
+      {{{"--serve-code", "0.0.0.0:0"}}, "0.0.0.0:0 is not on loopback"},
+      {{{"--code-server-key", "key"}}, "--code-server-key is given, but no --code-server"},
+      {{{"--code-server", "127.0.0.1:80"}}, "--code-server: url is \"127.0.0.1:80\""},
+  };
+  for (const auto& [flags, why] : cases) EXPECT_THAT(StartWith(flags).message(), HasSubstr(why));
 }
 
 }  // namespace

@@ -208,8 +208,13 @@ const Case kCases[] = {
     {"a sandbox of two cores", "reward.sandbox.cpu=2", kRight},
     {"a sandbox with a network", "reward.sandbox.network=host", kRefused,
      "a network for programs is not in this build; use none"},
-    {"a sandbox of a later build", "reward.sandbox.tier=T2", kRefused,
-     R"("T2" is not in this build; use auto, T1 or T1b)"},
+    {"sandboxes of a server", "reward.sandbox.tier=T2", kRight},
+    {"sandboxes of a server with two cores", "reward.sandbox={tier: T2, cpu: 2}", kRefused,
+     "reward.sandbox.cpu is not 1, but with reward.sandbox.tier: T2 programs run in the sandboxes "
+     "of "
+     "a server, whose calls have no such limit"},
+    {"sandboxes of a server with much output", "reward.sandbox={tier: T2, output: 2MiB}", kRefused,
+     "reward.sandbox.output is not 1MiB or less"},
     {"a sandbox without room for an interpreter", "reward.sandbox.memory=1MiB", kRefused,
      "an interpreter needs at least 64MiB"},
     {"an evaluation that runs programs",

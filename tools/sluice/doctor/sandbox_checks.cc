@@ -13,16 +13,14 @@ Finding CheckTier(const DoctorInputs&) {
   const auto launcher = sandbox::Launcher::Make({});
   if (!launcher.ok()) {
     return Warn(std::string(launcher.status().message()),
-                "jobs with the verifier code need one: install bubblewrap, and run sluice-reward "
-                "with a cgroup that it may write to, or as root with Landlock (Linux 5.13)");
+                "jobs with the verifier code and jobs with plug-ins need one of these tiers where "
+                "sluice-reward runs");
   }
-  const sandbox::Tier tier = (*launcher)->tier();
-  if (tier == sandbox::Tier::kNamespaces)
-    return Pass("tier T1: namespaces, a seccomp filter and a cgroup");
-  return Warn(
-      absl::StrCat("tier ", NameOf(tier), ", a weaker one; ", (*launcher)->why_not_stronger()),
-      "for tier T1 install bubblewrap, allow user namespaces, and give sluice-reward a "
-      "cgroup that it may write to");
+  const std::string tier = absl::StrCat("tier ", (*launcher)->Describe());
+  if ((*launcher)->tier() == sandbox::Tier::kNamespaces) return Pass(tier);
+  return Warn(absl::StrCat(tier, ". ", (*launcher)->why_not_stronger()),
+              "jobs run as it is, unless they want tier T1; a cgroup also limits the memory of all "
+              "processes of a program together");
 }
 
 }  // namespace
