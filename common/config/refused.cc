@@ -65,6 +65,11 @@ constexpr Refusal kRefused[] = {
     {.path = "weights.allow_unverified",
      .why = "unverified engines are not in this build",
      .instead = "use false"},
+#ifndef SLUICE_UCX
+    {.path = "weights.ucx",
+     .why = "UCX is not in this build, which found no libucx-dev",
+     .instead = "use false, or build again with -DSLUICE_UCX=ON"},
+#endif
     {.path = "resources.device",
      .but = "cpu",
      .why = "another device than the CPU is not in this build",

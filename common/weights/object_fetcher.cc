@@ -32,7 +32,7 @@ bool IsGone(const absl::Status& status) {
 }  // namespace
 
 std::string HolderKey(const std::string& id, const TransportCaps& caps) {
-  return caps.same_host ? absl::StrCat(id, " by ", caps.name) : id;
+  return caps.same_host || caps.reads_memory ? absl::StrCat(id, " by ", caps.name) : id;
 }
 
 ObjectFetcher::ObjectFetcher(Options options)

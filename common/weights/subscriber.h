@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/rl/version.h"
 #include "common/weights/fetcher.h"
@@ -57,6 +58,9 @@ class WeightSubscriber {
     // Whether what the trainer, or a rollout before this one, shares on this host is read from its
     // memory.
     bool shared_memory = false;
+    // The devices over which memory of other hosts is read with UCX, or why it is not. Nullopt: the
+    // job does not want it.
+    std::optional<absl::StatusOr<std::string>> ucx_devices;
     // Reads the folder that the trainer writes; null: there is none.
     std::shared_ptr<FileTransport> folder;
     // Passes on what is fetched here; null: nothing is, and all comes from the trainer.

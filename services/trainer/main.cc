@@ -1,4 +1,5 @@
 #include "common/daemon/cores.h"
+#include "common/daemon/ucx.h"
 #include "services/trainer/program.h"
 
 int main(int argc, char** argv) {
@@ -20,6 +21,7 @@ int main(int argc, char** argv) {
                  {.name = "--collective-ports",
                   .help = "ports of --collective-host, as 29500-29600, on which this rank lets "
                           "the others connect, so that a firewall can name them. A rank needs "
-                          "two. Default: ports that the kernel gives"}}},
+                          "two. Default: ports that the kernel gives"},
+                 sluice::daemon::UcxFlag()}},
       sluice::trainer::TrainerProgram::Make);
 }

@@ -11,6 +11,7 @@
 #include "common/daemon/admin_service.h"
 #include "common/daemon/controller_link.h"
 #include "common/daemon/cores.h"
+#include "common/daemon/ucx.h"
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/convert.h"
@@ -26,6 +27,7 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> TrainerProgram::Make(const daem
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<CoreShare> cores, daemon::OpenCores(*host.flags));
   const absl::StatusOr<PortRange> ports = ParsePortRange(host.flags->OwnFlag("--collective-ports"));
   if (!ports.ok()) return Annotate(ports.status(), "--collective-ports");
+  SLUICE_RETURN_IF_ERROR(daemon::CheckUcxFlag(*host.flags));
   return std::make_unique<TrainerProgram>(host, std::move(cores), *ports);
 }
 
@@ -37,6 +39,7 @@ TrainerProgram::TrainerProgram(const daemon::Host& host, std::shared_ptr<CoreSha
       weights_(std::make_unique<WeightsServer>(&callers_)),
       rendezvous_(&callers_),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })) {
+  weights_->OfferUcx(daemon::UcxDevices(*host.flags));
   SetComputeThreads([cores = cores_] { return cores->threads(); });
   metrics::AddDiskMetrics(host.metrics, "checkpoint", [dir = checkpoint_dir_] {
     MutexLock lock(&dir->mu);

@@ -76,6 +76,7 @@ const std::map<std::string, std::string> kReaders = {
     {"weights.canary", kTrainer},
     {"weights.fan_out", kRollout},
     {"weights.shared_memory", kRollout},
+    {"weights.ucx", kRollout},
     {"weights.kv_cache", kRollout},
     {"weights.max_version_span", kController},
     {"checkpoint", kTrainer},
