@@ -67,6 +67,11 @@ constexpr Refusal kRefused[] = {
      .words = "nccl",
      .why = "NCCL moves the memory of GPUs, and engines on GPUs are not in this build",
      .instead = "use gloo, or none"},
+#ifndef SLUICE_UCX
+    {.path = "weights.ucx",
+     .why = "UCX is not in this build, which found no libucx-dev",
+     .instead = "use false, or build again with -DSLUICE_UCX=ON"},
+#endif
     {.path = "resources.device",
      .but = "cpu",
      .why = "another device than the CPU is not in this build",

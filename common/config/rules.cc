@@ -697,6 +697,8 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
     CheckNoDriftBound(spec, admission.has_max_kl(), "max_kl", check);
     check.Require(!spec.weights().has_dir(), "weights.dir", "is not used by kind: ", spec.kind(),
                   ", which has no rollouts; leave it out");
+    check.Require(!spec.weights().ucx(), "weights.ucx", "is not used by kind: ", spec.kind(),
+                  ", which has no rollouts; use false");
     return;
   }
 

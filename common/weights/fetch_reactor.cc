@@ -9,6 +9,7 @@
 #include "common/rpc/convert.h"
 #include "common/rpc/payload.h"
 #include "common/rpc/status.h"
+#include "common/weights/ucx_stage.h"
 
 namespace sluice {
 namespace {
@@ -16,6 +17,8 @@ namespace {
 // Small enough that a receiver on a slow link soon sees that something comes.
 constexpr uint64_t kPiece = 256 << 10;
 constexpr absl::Duration kLongestWait = absl::Seconds(30);
+// Callers end their streams earlier.
+constexpr absl::Duration kLongestHold = absl::Minutes(2);
 
 }  // namespace
 
@@ -27,14 +30,17 @@ FetchReactor* FetchReactor::Refuse(const absl::Status& why) {
 }
 
 std::shared_ptr<FetchReactor> FetchReactor::Make(const weights::v1::FetchRequest& request,
-                                                 std::shared_ptr<WeightSource> source) {
+                                                 std::shared_ptr<WeightSource> source,
+                                                 UcxStage* stage) {
   auto reactor = std::make_shared<FetchReactor>();
   reactor->self_ = reactor;
   reactor->source_ = std::move(source);
+  reactor->stage_ = stage;
+  reactor->job_ = request.call().job().job();
   reactor->version_ = rpc::FromProto(request.version());
   const absl::Duration wait =
       request.has_wait() ? std::min(rpc::FromProto(request.wait()), kLongestWait) : kLongestWait;
-  reactor->deadline_ = reactor->clock_->Monotonic() + wait;
+  reactor->deadline_ = reactor->begun_ + wait;
   MutexLock lock(&reactor->mu_);
   for (int i = 0; i < request.objects_size(); ++i)
     reactor->wanted_.push_back({static_cast<uint32_t>(i), request.objects(i)});
@@ -55,7 +61,11 @@ void FetchReactor::Wake() {
 void FetchReactor::WriteNext() {
   if (writing_ || finished_) return;
   if (!has_current_ && !TakeNextObject()) {
-    if (wanted_.empty()) return FinishWith(absl::OkStatus());
+    if (wanted_.empty()) {
+      // The caller still reads what is held for it, and then ends the stream.
+      if (holds_.empty()) FinishWith(absl::OkStatus());
+      return;
+    }
     parked_since_ = std::min(parked_since_, clock_->Monotonic());
     return;
   }
@@ -106,6 +116,7 @@ void FetchReactor::WritePiece() {
                      " is beyond the object's ", current_->size(), " bytes")));
   }
 
+  if (stage_ != nullptr && at_ == 0 && end_ == current_->size() && WritePlace(&header)) return;
   // An empty range still gets one message, so that the caller learns the object's size.
   const absl::string_view piece =
       absl::string_view(*current_).substr(at_, std::min(end_ - at_, kPiece));
@@ -116,6 +127,21 @@ void FetchReactor::WritePiece() {
   has_current_ = at_ < end_;
   source_->OnSent(piece.size());
   Write(std::move(header), piece);
+}
+
+bool FetchReactor::WritePlace(weights::v1::FetchHeader* header) {
+  std::optional<UcxStage::Staged> staged =
+      stage_->Stage(job_, current_wanted_.range.id(), *current_, clock_->Monotonic());
+  if (!staged.has_value()) return false;
+  header->set_size(staged->place.bytes);
+  header->mutable_place()->set_worker(std::move(staged->place.worker));
+  header->mutable_place()->set_key(std::move(staged->place.key));
+  header->mutable_place()->set_address(staged->place.address);
+  holds_.push_back(std::move(staged->hold));
+  has_current_ = false;
+  source_->OnSent(header->size());
+  Write(std::move(*header), {});
+  return true;
 }
 
 void FetchReactor::Write(weights::v1::FetchHeader header, absl::string_view piece) {
@@ -130,8 +156,12 @@ void FetchReactor::Write(weights::v1::FetchHeader header, absl::string_view piec
 
 void FetchReactor::Beat() {
   MutexLock lock(&mu_);
-  if (writing_ || finished_ || parked_since_ == absl::InfiniteDuration()) return;
   const absl::Duration now = clock_->Monotonic();
+  if (!finished_ && !holds_.empty() && now >= begun_ + kLongestHold) {
+    return FinishWith(absl::DeadlineExceededError(
+        absl::StrCat("memory was held for ", absl::FormatDuration(now - begun_))));
+  }
+  if (writing_ || finished_ || parked_since_ == absl::InfiniteDuration()) return;
   if (now >= deadline_) return WriteNext();
   weights::v1::FetchHeader header;
   *header.mutable_waited() = rpc::ToProto(now - parked_since_);

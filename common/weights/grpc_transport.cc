@@ -11,6 +11,8 @@
 #include "common/rpc/cancel.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/stream.h"
+#include "common/weights/ucx_memory.h"
+#include "common/weights/ucx_stage.h"
 #include "sluice/weights/v1/weights.pb.h"
 
 namespace sluice {
@@ -165,6 +167,33 @@ FetchEnd GrpcTransport::Fetch(const FetchTerms& terms, WantedObjects* wanted) {
   return fetched;
 }
 
+FetchEnd GrpcTransport::TakeFromMemory(const weights::v1::FetchHeader& header,
+                                       absl::Duration deadline, rpc::Cancel* end,
+                                       WantedObjects* wanted) {
+  const auto lied = [](absl::Status why) { return FetchEnd{std::move(why), HolderFault::kLied}; };
+  if (ucx_ == nullptr || header.index() >= wanted->ids().size() ||
+      header.size() > UcxStage::kMostBytes) {
+    return lied(absl::DataLossError(absl::StrCat("a place of object number ", header.index(),
+                                                 " of ", header.size(), " bytes came; ",
+                                                 wanted->ids().size(), " objects were asked for",
+                                                 ucx_ == nullptr ? ", and no places" : "")));
+  }
+  if (!wanted->is_open(header.index())) return {};  // It came before.
+
+  const absl::StatusOr<absl::string_view> object = ucx_->Read({.worker = header.place().worker(),
+                                                               .key = header.place().key(),
+                                                               .address = header.place().address(),
+                                                               .bytes = header.size()},
+                                                              deadline, end);
+  if (absl::IsInvalidArgument(object.status())) return lied(object.status());
+  if (absl::IsDeadlineExceeded(object.status())) return {object.status(), HolderFault::kSilent};
+  if (!object.ok()) return {object.status(), HolderFault::kGone};
+  wanted->AddReceived(object->size());
+  if (absl::Status taken = wanted->Take(header.index(), *object); !taken.ok())
+    return lied(std::move(taken));
+  return {};
+}
+
 FetchEnd GrpcTransport::FetchUntil(rpc::Cancel* end, const FetchTerms& terms,
                                    WantedObjects* wanted) {
   weights::v1::FetchRequest request;
@@ -172,9 +201,14 @@ FetchEnd GrpcTransport::FetchUntil(rpc::Cancel* end, const FetchTerms& terms,
   for (const std::string& id : wanted->ids()) request.add_objects()->set_id(id);
   *request.mutable_wait() = rpc::ToProto(kParked);
   *request.mutable_version() = rpc::ToProto(terms.version);
+  request.set_by_ucx(ucx_ != nullptr);
 
   HolderHistory& history = *terms.history;
-  const auto limit = [&] { return terms.patience * history.SilenceLimit(kPieceBytes); };
+  const auto limit = [&](uint64_t bytes = kPieceBytes) {
+    return terms.patience * history.SilenceLimit(bytes);
+  };
+  // Until then places hold.
+  const absl::Duration deadline = Clock::Real()->Monotonic() + kStreamDeadline;
   Assembly assembly(wanted);
   std::optional<SilenceGuard> guard;
   if (!terms.is_patient) guard.emplace(end, limit());
@@ -202,13 +236,24 @@ FetchEnd GrpcTransport::FetchUntil(rpc::Cancel* end, const FetchTerms& terms,
               HolderFault::kStarved};
     }
 
+    uint64_t bytes = frame.payload_bytes();
+    bool done = false;
+    if (header.has_place()) {
+      bytes = header.size();
+      if (guard) guard->Restart(limit(bytes));
+      FetchEnd taken = TakeFromMemory(header, deadline, end, wanted);
+      if (guard && guard->fired()) break;
+      if (!taken.status.ok()) return taken;
+      if (guard) guard->Restart(limit());
+    } else {
+      const absl::StatusOr<bool> added = assembly.Add(header, frame);
+      if (!added.ok()) return {added.status(), HolderFault::kLied};
+      done = *added;
+    }
     const absl::Duration now = terms.clock->Monotonic();
-    const absl::StatusOr<bool> done = assembly.Add(header, frame);
-    if (!done.ok()) return {done.status(), HolderFault::kLied};
-    history.AddPiece(terms.key, frame.payload_bytes(),
-                     std::max(absl::ZeroDuration(), now - last - waited));
+    history.AddPiece(terms.key, bytes, std::max(absl::ZeroDuration(), now - last - waited));
     last = now;
-    if (*done) {
+    if (done) {
       if (absl::Status taken = assembly.TakeObject(); !taken.ok())
         return {std::move(taken), HolderFault::kLied};
     }

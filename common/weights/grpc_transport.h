@@ -2,28 +2,39 @@
 
 #include <utility>
 
+#include "absl/time/time.h"
 #include "common/rpc/channel.h"
 #include "common/weights/transport.h"
 
 namespace sluice {
+class UcxMemory;
+namespace weights::v1 {
+class FetchHeader;
+}
 
 // Gets objects by the call Fetch: as pieces of a stream, each with its CRC. It works between any
-// two daemons that can connect.
+// two daemons that can connect. With `ucx` the stream only says where the objects lie in the
+// holder's memory, and they are read from there; this is the transport `ucx`. What the holder has
+// no such memory for still comes in pieces.
 class GrpcTransport : public Transport {
  public:
-  // `channel` outlives the transport.
-  GrpcTransport(const rpc::Channel* channel, WeightCaller caller)
-      : channel_(channel), caller_(std::move(caller)) {}
+  // `channel` and `ucx` outlive the transport.
+  GrpcTransport(const rpc::Channel* channel, WeightCaller caller, UcxMemory* ucx = nullptr)
+      : channel_(channel), caller_(std::move(caller)), ucx_(ucx) {}
 
-  const TransportCaps& caps() const override { return kGrpcCaps; }
+  const TransportCaps& caps() const override { return ucx_ != nullptr ? kUcxCaps : kGrpcCaps; }
   FetchEnd Fetch(const FetchTerms& terms, WantedObjects* wanted) override;
 
  private:
   // Triggering `end` ends the stream.
   FetchEnd FetchUntil(rpc::Cancel* end, const FetchTerms& terms, WantedObjects* wanted);
+  // Reads an object and takes it.
+  FetchEnd TakeFromMemory(const weights::v1::FetchHeader& header, absl::Duration deadline,
+                          rpc::Cancel* end, WantedObjects* wanted);
 
   const rpc::Channel* const channel_;
   const WeightCaller caller_;
+  UcxMemory* const ucx_;  // May be null.
 };
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #include "common/weights/holder_plan.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -33,6 +34,23 @@ std::optional<std::string> FindMemory(const HolderFacts& facts, std::string* why
   return std::nullopt;
 }
 
+// The one whose memory is read over UCX. Nullopt: none, and *why_not goes on to say why.
+std::optional<std::string> FindUcx(const HolderFacts& facts, std::string* why_not) {
+  if (!facts.ucx.has_value()) return std::nullopt;
+  if (!facts.ucx->ok()) {
+    absl::StrAppend(why_not, ", and weights.ucx cannot be used (", facts.ucx->message(), ")");
+    return std::nullopt;
+  }
+  for (const std::string& id : facts.holders) {
+    const bool is_before =
+        std::find(facts.upstream.begin(), facts.upstream.end(), id) != facts.upstream.end();
+    if (!is_before || facts.is_avoided(id)) continue;
+    if (!facts.is_avoided(HolderKey(id, kUcxCaps))) return id;
+    absl::StrAppend(why_not, ", and UCX to ", NameOf(id), " failed a short while ago");
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::vector<PlannedHolder> PlanHolders(const HolderFacts& facts) {
@@ -43,6 +61,9 @@ std::vector<PlannedHolder> PlanHolders(const HolderFacts& facts) {
     plan.push_back({*memory, &kShmCaps,
                     absl::StrCat(NameOf(*memory), " is on this host and shares its memory")});
     why_not = "what is read from shared memory first was not all there";
+  } else if (const auto remote = FindUcx(facts, &why_not); remote.has_value()) {
+    plan.push_back({*remote, &kUcxCaps, absl::StrCat("weights.ucx is true, and ", why_not)});
+    why_not = "what is read over UCX first was not all there";
   } else if (facts.broadcast && facts.is_avoided(HolderKey(origin, kC10dCaps))) {
     absl::StrAppend(&why_not, ", and a broadcast failed a short while ago");
   } else if (facts.broadcast) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ struct HolderFacts {
   bool shared_memory = false;  // `weights.shared_memory`.
   bool broadcast = false;      // `weights.broadcast` is set, and the trainer is known.
   bool folder = false;         // `weights.dir` is set.
+  // Whether this rollout can read memory over UCX, if `weights.ucx` is true; if not, why not.
+  std::optional<absl::Status> ucx;
   // Whether a holder is on this host and shares its memory; if not, why not.
   std::function<absl::Status(const std::string& id)> reach_memory;
   // Whether a fault of it is not long ago, by the key of HolderKey().
@@ -36,9 +39,10 @@ struct PlannedHolder {
 // Says who is asked for a version, by which transport and why, in order. The memory of a holder of
 // this host comes first, as it costs no link and no copy. All rollouts of a host take the same
 // holder, if they can: the trainer, else the first one of the chain; so the host has one staged
-// copy. Those without memory wait for a broadcast, which brings whole versions alone. Then comes
-// the folder, which costs the trainer's link nothing, and then calls. Whatever is first, the others
-// follow, for what it does not have and for when it fails.
+// copy. Without it the memory of the nearest holder is read over UCX, if the job wants that; or a
+// broadcast is waited for, which brings whole versions alone. Then comes the folder, which costs the
+// trainer's link nothing, and then calls. Whatever is first, the others follow, for what it does not
+// have and for when it fails.
 std::vector<PlannedHolder> PlanHolders(const HolderFacts& facts);
 
 }  // namespace sluice

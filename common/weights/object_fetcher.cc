@@ -32,7 +32,8 @@ bool IsGone(const absl::Status& status) {
 }  // namespace
 
 std::string HolderKey(const std::string& id, const TransportCaps& caps) {
-  return caps.same_host || caps.broadcasts ? absl::StrCat(id, " by ", caps.name) : id;
+  const bool apart = caps.same_host || caps.broadcasts || caps.reads_memory;
+  return apart ? absl::StrCat(id, " by ", caps.name) : id;
 }
 
 ObjectFetcher::ObjectFetcher(Options options)

@@ -33,8 +33,8 @@ class ListRequest;
 class ListResponse;
 }  // namespace weights::v1
 
-// What the history calls a holder that is asked by this transport. The faults of a shared memory or
-// of a broadcast say nothing against the daemon that it belongs to.
+// What the history calls a holder that is asked by this transport. The faults of memory that is
+// shared or read over UCX, or of a broadcast, say nothing against the daemon that it belongs to.
 std::string HolderKey(const std::string& id, const TransportCaps& caps);
 
 // Downloads the objects of one version (manifests and chunks, named by their SHA-256) from those

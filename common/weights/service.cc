@@ -21,6 +21,7 @@
 #include "common/weights/fetch_reactor.h"
 #include "common/weights/publisher.h"
 #include "common/weights/shm_server.h"
+#include "common/weights/ucx_stage.h"
 #include "sluice/weights/v1/weights.grpc.pb.h"
 
 namespace sluice {
@@ -205,6 +206,11 @@ class WeightsServer::Impl final : public Base {
   void SetBroadcasts(std::unique_ptr<BroadcastServer> broadcasts) {
     broadcasts_ = std::move(broadcasts);
   }
+  void OfferUcx(absl::StatusOr<std::string> devices) {
+    MutexLock lock(&mu_);
+    no_ucx_ = devices.status();
+    if (devices.ok()) stage_ = std::make_unique<UcxStage>(*std::move(devices));
+  }
 
   void Stop() {
     memory_.Stop();
@@ -261,9 +267,15 @@ class WeightsServer::Impl final : public Base {
           "the request names ", request.objects_size(), " objects; the limit is ", kMostObjects)));
     }
 
+    UcxStage* stage = nullptr;
+    if (request.by_ucx()) {
+      const absl::StatusOr<UcxStage*> started = StartUcx(*context, request.call());
+      if (!started.ok()) return FetchReactor::Refuse(started.status());
+      stage = *started;
+    }
     std::shared_ptr<FetchReactor> fetch;
     const auto enter = [&](const Served& served, Streams* open) {
-      fetch = FetchReactor::Make(request, served.source);
+      fetch = FetchReactor::Make(request, served.source, stage);
       fetch->on_done = [this, weak = std::weak_ptr<FetchReactor>(fetch)] {
         MutexLock lock(&mu_);
         open_.fetches.erase(weak.lock());
@@ -507,6 +519,21 @@ class WeightsServer::Impl final : public Base {
     return it->second;
   }
 
+  // Starts UCX, if that has not been done, for a caller who may call.
+  absl::StatusOr<UcxStage*> StartUcx(const grpc::ServerContextBase& context,
+                                     const common::v1::Call& call) {
+    SLUICE_RETURN_IF_ERROR(
+        FindServed(context, call, {rpc::Role::kRollout}, [](const Served&, Streams*) {}).status());
+    UcxStage* stage;
+    {
+      MutexLock lock(&mu_);
+      if (stage_ == nullptr) return no_ucx_;
+      stage = stage_.get();
+    }
+    SLUICE_RETURN_IF_ERROR(stage->Start());
+    return stage;
+  }
+
   // What is served to a process of this host and user. Its word about who it is counts.
   absl::StatusOr<std::shared_ptr<WeightSource>> FindShared(const common::v1::Call& call) {
     SLUICE_ASSIGN_OR_RETURN(const Served served, FindListed(call, {rpc::Role::kRollout},
@@ -556,6 +583,10 @@ class WeightsServer::Impl final : public Base {
   std::map<std::string, Served> served_ ABSL_GUARDED_BY(mu_);  // By job.
   Streams open_ ABSL_GUARDED_BY(mu_);
   std::thread beats_;
+  // Null: no_ucx_ says why there is none. Streams use it without the lock.
+  std::unique_ptr<UcxStage> stage_ ABSL_GUARDED_BY(mu_);
+  absl::Status no_ucx_ ABSL_GUARDED_BY(mu_) =
+      absl::FailedPreconditionError("this daemon offers no UCX");
   ShmServer memory_{[this](const common::v1::Call& call) { return FindShared(call); }};
 };
 
@@ -582,6 +613,9 @@ absl::Status WeightsServer::ShareMemory(const std::string& address) {
 }
 void WeightsServer::SetBroadcasts(std::unique_ptr<BroadcastServer> broadcasts) {
   impl_->SetBroadcasts(std::move(broadcasts));
+}
+void WeightsServer::OfferUcx(absl::StatusOr<std::string> devices) {
+  impl_->OfferUcx(std::move(devices));
 }
 void WeightsServer::Shutdown() { impl_->Stop(); }
 

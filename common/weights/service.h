@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/weights/weights_check.h"
 
 namespace grpc {
@@ -26,7 +27,7 @@ class CallerTable;
 //
 // Thread-safe. Owns one thread, which sends empty messages (beats), unless a write is under way: on
 // each open Watch stream every 10 s, on each Fetch stream that waits every 250 ms. After
-// ShareMemory() it owns one more, `share`.
+// ShareMemory() it owns one more, `share`, and after OfferUcx() perhaps that of UcxStage.
 class WeightsServer {
  public:
   // `callers` says which workers may call; it must outlive the server.
@@ -52,6 +53,9 @@ class WeightsServer {
   // Answers the call JoinBroadcast of jobs that have a publisher; without it the call is refused.
   // Set it before the first job.
   void SetBroadcasts(std::unique_ptr<BroadcastServer> broadcasts);
+  // Also lets those who ask for it read objects over UCX (ucx_stage.h), which is started when the
+  // first one asks. An error says why nobody can. Call it at most once, before there are calls.
+  void OfferUcx(absl::StatusOr<std::string> devices);
   void Shutdown();
 
  private:

@@ -22,6 +22,7 @@
 #include "common/weights/holder_plan.h"
 #include "common/weights/relay.h"
 #include "common/weights/shm_transport.h"
+#include "common/weights/ucx_memory.h"
 #include "sluice/weights/v1/weights.pb.h"
 
 namespace sluice {
@@ -56,6 +57,9 @@ class WeightSubscriber::Impl {
             layout),
         model_bytes_(BytesOf(layout)),
         on_staged_(std::move(on_staged)),
+        ucx_(options_.ucx_devices.has_value() && options_.ucx_devices->ok()
+                 ? std::make_unique<UcxMemory>(**options_.ucx_devices)
+                 : nullptr),
         history_(options_.limits),
         held_(held) {
     watch_thread_ = std::thread([this] { WatchLoop(); });
@@ -570,6 +574,7 @@ class WeightSubscriber::Impl {
     HolderFacts facts{.shared_memory = options_.shared_memory,
                       .broadcast = options_.broadcast.has_value() && origin != nullptr,
                       .folder = options_.folder != nullptr};
+    if (options_.ucx_devices.has_value()) facts.ucx = options_.ucx_devices->status();
     for (ObjectFetcher::Holder& holder : callable) {
       facts.holders.push_back(holder.id);
       calls[holder.id] = std::move(holder);
@@ -595,6 +600,9 @@ class WeightSubscriber::Impl {
         holder.transport =
             std::make_shared<BroadcastTransport>(origin, fetcher_.caller(), *options_.broadcast);
       else if (planned.transport->needs_folder) holder.transport = options_.folder;
+      else if (planned.transport->reads_memory)
+        holder.transport = std::make_shared<GrpcTransport>(calls.at(planned.id).channel,
+                                                           fetcher_.caller(), ucx_.get());
       else holder = calls.at(planned.id);
       holder.why = std::move(planned.why);
       holders.push_back(std::move(holder));
@@ -670,7 +678,8 @@ class WeightSubscriber::Impl {
   const uint64_t model_bytes_;
   const OnStaged on_staged_;
   rpc::Cancel stop_;
-  HolderHistory history_;  // Used by fetch_thread_.
+  const std::unique_ptr<UcxMemory> ucx_;  // Used by fetch_thread_. May be null.
+  HolderHistory history_;                 // Used by fetch_thread_.
 
   mutable Mutex mu_;
   CondVar changed_;

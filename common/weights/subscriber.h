@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/rl/version.h"
 #include "common/weights/broadcast_transport.h"
@@ -60,6 +61,9 @@ class WeightSubscriber {
     bool shared_memory = false;
     // How it takes part in broadcasts of the trainer. Nullopt: not at all.
     std::optional<BroadcastOptions> broadcast;
+    // The devices over which memory of other hosts is read with UCX, or why it is not. Nullopt: the
+    // job does not want it.
+    std::optional<absl::StatusOr<std::string>> ucx_devices;
     // Reads the folder that the trainer writes; null: there is none.
     std::shared_ptr<FileTransport> folder;
     // Passes on what is fetched here; null: nothing is, and all comes from the trainer.

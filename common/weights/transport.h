@@ -42,6 +42,7 @@ common::v1::Call MakeCall(const WeightCaller& caller);
 struct TransportCaps {
   absl::string_view name;           // As reports and metrics call it.
   bool same_host = false;           // Holder and receiver must be on one host.
+  bool reads_memory = false;        // Over UCX, which both must have.
   bool needs_folder = false;        // `weights.dir` must be set, and both must see it.
   bool waits = false;               // What the holder is still receiving can be waited for.
   bool outlives_publisher = false;  // It works when the trainer is gone.
@@ -49,6 +50,7 @@ struct TransportCaps {
 };
 inline constexpr TransportCaps kGrpcCaps = {.name = "grpc", .waits = true};
 inline constexpr TransportCaps kShmCaps = {.name = "shm", .same_host = true, .waits = true};
+inline constexpr TransportCaps kUcxCaps = {.name = "ucx", .reads_memory = true, .waits = true};
 inline constexpr TransportCaps kFileCaps = {
     .name = "file", .needs_folder = true, .outlives_publisher = true};
 inline constexpr TransportCaps kC10dCaps = {.name = "c10d", .broadcasts = true};

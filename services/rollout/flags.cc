@@ -9,6 +9,7 @@
 #include "common/base/status.h"
 #include "common/daemon/collective_flags.h"
 #include "common/daemon/cores.h"
+#include "common/daemon/ucx.h"
 
 namespace sluice::rollout {
 namespace {
@@ -89,7 +90,8 @@ std::vector<daemon::About::Flag> RolloutFlags() {
        "SLUICE_HTTP_ADAPTERS"},
       {kCertFlag, "PEM file of the API's certificate chain; default: no TLS"},
       {kCertKeyFlag, "PEM file of the certificate's private key"},
-      daemon::CoresFlag()};
+      daemon::CoresFlag(),
+      daemon::UcxFlag()};
   for (daemon::About::Flag& flag : daemon::CollectiveFlags()) flags.push_back(std::move(flag));
   return flags;
 }
@@ -98,11 +100,13 @@ absl::StatusOr<RolloutOptions> ReadRolloutFlags(const daemon::Flags& flags) {
   RolloutOptions options{.http = flags.OwnFlag(kHttpFlag),
                          .http_keys = flags.OwnFlag(kKeysFlag),
                          .http_cert = flags.OwnFlag(kCertFlag),
-                         .http_cert_key = flags.OwnFlag(kCertKeyFlag)};
+                         .http_cert_key = flags.OwnFlag(kCertKeyFlag),
+                         .ucx_devices = daemon::UcxDevices(flags)};
   SLUICE_ASSIGN_OR_RETURN(options.cores, daemon::OpenCores(flags));
   SLUICE_ASSIGN_OR_RETURN(options.adapters, ParseAdapters(flags.OwnFlag(kAdaptersFlag)));
   SLUICE_ASSIGN_OR_RETURN(options.grace, ParseGrace(flags.OwnFlag(kGraceFlag), kGrace));
   SLUICE_RETURN_IF_ERROR(CheckHttp(options));
+  SLUICE_RETURN_IF_ERROR(daemon::CheckUcxFlag(flags));
   return options;
 }
 

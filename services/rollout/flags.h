@@ -24,13 +24,14 @@ struct RolloutOptions {
   std::string http_cert, http_cert_key;
   std::map<std::string, std::string> adapters;  // The API's LoRA adapters: directory by name.
   std::shared_ptr<CoreShare> cores;             // The cores that the sessions compute on.
+  absl::StatusOr<std::string> ucx_devices;      // See daemon::UcxDevices().
 };
 
 // The flags that only this daemon has.
 std::vector<daemon::About::Flag> RolloutFlags();
 
 // INVALID_ARGUMENT: the value of a flag is wrong, or flags do not go together. Errors are also
-// those of daemon::OpenCores().
+// those of daemon::OpenCores() and daemon::CheckUcxFlag().
 absl::StatusOr<RolloutOptions> ReadRolloutFlags(const daemon::Flags& flags);
 
 }  // namespace sluice::rollout

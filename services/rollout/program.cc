@@ -75,7 +75,9 @@ RolloutProgram::RolloutProgram(const daemon::Host& host, RolloutOptions options)
       waits_(host.flags->id),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })),
       engine_(&callers_, &guests_),
-      weights_(&callers_) {}
+      weights_(&callers_) {
+  weights_.OfferUcx(options_.ucx_devices);
+}
 
 RolloutProgram::~RolloutProgram() = default;
 
@@ -292,7 +294,8 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
                       .rollouts = std::move(holders.rollouts),
                       .rewards = {assignment.rewards().begin(), assignment.rewards().end()},
                       .ranks = ranks_,
-                      .cores = options_.cores},
+                      .cores = options_.cores,
+                       .ucx_devices = options_.ucx_devices},
                      assignment.spec(), Metrics(host_.metrics, job.name), std::move(handlers));
   if (session.ok()) {
     job.session = *std::move(session);

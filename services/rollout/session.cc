@@ -175,6 +175,8 @@ void Session::StartParts() {
                                 .fan_out = spec_.fan_out,
                                 .shared_memory = spec_.shared_memory,
                                 .broadcast = MakeBroadcastOptions(options_, spec_),
+                                .ucx_devices = spec_.ucx ? std::optional(options_.ucx_devices)
+                                                         : std::nullopt,
                                 .folder = MakeFolderTransport(options_, spec_),
                                 .relay = relay_,
                                 .on_download_failed =

@@ -59,6 +59,7 @@ struct SessionSpec {
   FanOut fan_out = FanOut::kAuto;
   bool shared_memory = false;  // See WeightSubscriber::Options.
   std::string broadcast;       // weights.broadcast; empty: none.
+  bool ucx = false;            // Read memory over Session::Options::ucx_devices.
   std::string weights_dir;     // weights.dir; empty: none.
   bool canary = false;         // New versions may be on trial here.
 };
@@ -92,6 +93,8 @@ class Session : private StepLoop::Sink {
     // The cores that it computes on; not null.
     std::shared_ptr<CoreShare> cores = std::make_shared<CoreShare>(1);
     uint32_t rescore_one_in = 1000;  // See Rescorer.
+    // Over which memory of other daemons is read, or why it is not.
+    absl::StatusOr<std::string> ucx_devices = absl::FailedPreconditionError("it has no devices");
   };
   // The handlers are called on threads of the session's parts, and must not block.
   struct Handlers {

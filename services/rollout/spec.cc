@@ -68,6 +68,7 @@ absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) 
                                                        : FanOut::kAuto;
   read.shared_memory = spec.weights().shared_memory();
   read.broadcast = spec.weights().broadcast();
+  read.ucx = spec.weights().ucx();
   read.weights_dir = spec.weights().dir();
   if (const auto roots = ProcessRoots(); roots != nullptr && !read.weights_dir.empty()) {
     SLUICE_RETURN_IF_ERROR(

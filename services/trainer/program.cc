@@ -11,6 +11,7 @@
 #include "common/daemon/admin_service.h"
 #include "common/daemon/controller_link.h"
 #include "common/daemon/cores.h"
+#include "common/daemon/ucx.h"
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/convert.h"
@@ -26,11 +27,13 @@ namespace sluice::trainer {
 std::vector<daemon::About::Flag> TrainerFlags() {
   std::vector<daemon::About::Flag> flags = daemon::CollectiveFlags();
   flags.insert(flags.begin(), daemon::CoresFlag());
+  flags.push_back(daemon::UcxFlag());
   return flags;
 }
 
 absl::StatusOr<std::unique_ptr<daemon::Program>> TrainerProgram::Make(const daemon::Host& host) {
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<CoreShare> cores, daemon::OpenCores(*host.flags));
+  SLUICE_RETURN_IF_ERROR(daemon::CheckUcxFlag(*host.flags));
   return std::make_unique<TrainerProgram>(host, std::move(cores));
 }
 
@@ -40,6 +43,7 @@ TrainerProgram::TrainerProgram(const daemon::Host& host, std::shared_ptr<CoreSha
       rendezvous_(&callers_),
       weights_(std::make_unique<WeightsServer>(&callers_)),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })) {
+  weights_->OfferUcx(daemon::UcxDevices(*host.flags));
   SetComputeThreads([cores = cores_] { return cores->threads(); });
   metrics::AddDiskMetrics(host.metrics, "checkpoint", [dir = checkpoint_dir_] {
     MutexLock lock(&dir->mu);

@@ -153,6 +153,8 @@ TEST(PackagesTest, AnImageHasThePackagesThatItsProgramIsLinkedToAndNoOthers) {
     // The authorities by which a reward daemon checks the certificates of judges, and what its
     // sandboxes run.
     if (target == "reward") needed = {"ca-certificates", "bubblewrap", "g++", "python3"};
+    // It is loaded when a job asks for it.
+    if (target == "rollout" || target == "trainer") needed.insert("libucx0");
     for (const absl::string_view line : absl::StrSplit(*linked, '\n', absl::SkipEmpty())) {
       const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipWhitespace());
       // LibTorch and what lies beside it come with the trainer's image.

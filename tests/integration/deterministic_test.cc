@@ -47,7 +47,7 @@ void RunDigits(int rollouts, Outcome* outcome, std::vector<std::string> sets = {
 
   for (int i = 0; i < rollouts; ++i) {
     const MetricsPage page = ReadMetrics(cluster.ops(absl::StrCat("rollout-", i)));
-    for (const char* transport : {"grpc", "shm", "file", "c10d"})
+    for (const char* transport : {"grpc", "shm", "file", "c10d", "ucx"})
       outcome->bytes[transport] +=
           SumOf(page, "sluice_weights_transport_bytes_total", "transport", transport);
   }
@@ -80,11 +80,14 @@ TEST(DeterministicTest,
 }
 
 TEST(DeterministicTest, TheSameJobGivesTheSameWeightsWhateverTransportBringsThem) {
-  const std::map<std::string, std::vector<std::string>> transports = {
+  std::map<std::string, std::vector<std::string>> transports = {
       {"grpc", {"weights.shared_memory=false"}},
       {"shm", {}},
       {"file", {"weights.shared_memory=false", "weights.dir=CLUSTER/weights"}},
       {"c10d", {"weights.shared_memory=false", "weights.broadcast=gloo", "weights.encoding=full"}}};
+#ifdef SLUICE_UCX
+  transports["ucx"] = {"weights.shared_memory=false", "weights.ucx=true"};
+#endif
   std::map<std::string, Outcome> outcomes;
   for (const auto& [transport, sets] : transports) {
     SCOPED_TRACE(transport);

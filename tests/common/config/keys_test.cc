@@ -79,6 +79,7 @@ const std::map<std::string, std::string> kReaders = {
     {"weights.resident_versions", "services/rollout/engine_spec.cc"},
     {"weights.shared_memory", kRollout},
     {"weights.broadcast", kRollout},
+    {"weights.ucx", kRollout},
     {"weights.kv_cache", kRollout},
     {"weights.max_version_span", kController},
     {"checkpoint", kTrainer},

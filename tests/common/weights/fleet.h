@@ -37,6 +37,7 @@ inline constexpr absl::Duration kFleetWithin = absl::Seconds(60);
 // How a rollout gets versions.
 struct Ways {
   bool shared_memory = false, folder = false;
+  std::string ucx_devices = "";  // Empty: no UCX.
   FanOut fan_out = FanOut::kStar;
   absl::Duration silent = absl::Seconds(20);
   std::optional<BroadcastOptions> broadcast;
@@ -60,6 +61,7 @@ class FleetTest : public testing::Test {
       weights_.Shutdown();
       server_->Drain(absl::Seconds(5));
     }
+    void OfferUcx(const std::string& devices) { weights_.OfferUcx(devices); }
     void ShareMemory() { ASSERT_EQ(weights_.ShareMemory(server_->address()), absl::OkStatus()); }
 
     void Join(const TensorSet& held, const Ways& ways, const std::string& folder,
@@ -76,6 +78,7 @@ class FleetTest : public testing::Test {
                                         .broadcast = ways.broadcast,
                                         .relay = relay_,
                                         .limits = {.silent = ways.silent}};
+      if (!ways.ucx_devices.empty()) options.ucx_devices = ways.ucx_devices;
       if (ways.folder) options.folder = std::make_shared<FileTransport>(folder, kFleetJob);
       options.on_download_ended = [this](const ObjectFetcher::Stats& stats) {
         MutexLock lock(&mu_);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -19,13 +20,15 @@ using testing::HasSubstr;
 struct Scene {
   std::set<std::string> on_this_host, avoided;
   bool shared_memory = true, folder = false, trainer = true, broadcast = false;
+  std::optional<absl::Status> ucx = std::nullopt;
 
   std::vector<PlannedHolder> Plan() const {
     HolderFacts facts{.holders = {"second", "first"},
                       .upstream = {"first", "second"},
                       .shared_memory = shared_memory,
                       .broadcast = broadcast && trainer,
-                      .folder = folder};
+                      .folder = folder,
+                      .ucx = ucx};
     if (trainer) {
       facts.holders.emplace_back(kOriginId);
       facts.upstream.insert(facts.upstream.begin(), std::string(kOriginId));
@@ -99,6 +102,26 @@ TEST(HolderPlanTest, ABroadcastIsWaitedForByThoseWithoutMemoryUnlessOneFailedASh
   EXPECT_THAT(scene.Plan()[0].why, HasSubstr("a broadcast failed a short while ago"));
 }
 
+TEST(HolderPlanTest, WithoutSharedMemoryTheNearestHolderIsReadOverUcxBeforeTheFolderAndCalls) {
+  auto plan = Scene{.folder = true, .ucx = absl::OkStatus()}.Plan();
+  EXPECT_THAT(Steps(plan), ElementsAre("ucx second", "file weights.dir", "grpc second",
+                                       "grpc first", "grpc ", "grpc last"));
+  EXPECT_THAT(plan[0].why, HasSubstr("weights.ucx is true, and no trainer or rollout before"));
+  plan = Scene{.on_this_host = {""}, .ucx = absl::OkStatus()}.Plan();
+  EXPECT_THAT(Steps(plan), ElementsAre("shm ", "grpc second", "grpc first", "grpc ", "grpc last"));
+}
+
+TEST(HolderPlanTest, OverUcxOneThatFailedIsPassedOverAndTheReasonIsSaid) {
+  Scene scene{.avoided = {HolderKey("second", kUcxCaps), "first"}, .ucx = absl::OkStatus()};
+  const auto plan = scene.Plan();
+  EXPECT_EQ(Steps(plan)[0], "ucx ");
+  EXPECT_THAT(plan[0].why, HasSubstr("UCX to second failed a short while ago"));
+
+  scene.ucx = absl::FailedPreconditionError("rollout-2 was started without --ucx-devices");
+  EXPECT_EQ(Steps(scene.Plan())[0], "grpc second");
+  EXPECT_THAT(scene.Plan()[0].why, HasSubstr("rollout-2 was started without --ucx-devices"));
+}
+
 TEST(HolderPlanTest, WhatFailedAShortWhileAgoComesLaterOrNotAtAll) {
   Scene scene{.on_this_host = {"", "first"},
               .avoided = {HolderKey("", kShmCaps), HolderKey("weights.dir", kFileCaps)},
@@ -115,29 +138,17 @@ TEST(HolderPlanTest, WhateverIsKnownEachWhoCanBeCalledIsInThePlanOnceAndEachStep
     SplitMix64 random(seed);
     Scene scene{.shared_memory = random.Below(2) == 0,
                 .folder = random.Below(2) == 0,
-                .trainer = random.Below(2) == 0,
-                .broadcast = random.Below(2) == 0};
-    for (const std::string& id : all) {
-      if (random.Below(2) == 0) scene.on_this_host.insert(id);
-      for (const TransportCaps& caps : {kGrpcCaps, kShmCaps, kC10dCaps}) {
-        if (random.Below(3) == 0) scene.avoided.insert(HolderKey(id, caps));
-      }
-    }
-    std::multiset<std::string> called, memory;
-    int files = 0, broadcasts = 0;
-    for (const PlannedHolder& planned : scene.Plan()) {
+BOTH3    for (const PlannedHolder& planned : scene.Plan()) {
       EXPECT_FALSE(planned.why.empty()) << "seed " << seed;
-      if (planned.transport->same_host) memory.insert(planned.id);
+      if (planned.transport->reads_memory) ucx.insert(planned.id);
+      else if (planned.transport->same_host) memory.insert(planned.id);
       else if (planned.transport->needs_folder) ++files;
       else if (planned.transport->broadcasts) ++broadcasts;
       else called.insert(planned.id);
     }
     EXPECT_EQ(called.size(), scene.trainer ? 4u : 3u) << "seed " << seed;
     EXPECT_EQ(files, scene.folder ? 1 : 0) << "seed " << seed;
-    const bool broadcast_failed = scene.avoided.contains(HolderKey("", kC10dCaps));
-    EXPECT_EQ(broadcasts, scene.broadcast && scene.trainer && memory.empty() && !broadcast_failed)
-        << "seed " << seed;
-    ASSERT_LE(memory.size(), scene.shared_memory ? 1u : 0u) << "seed " << seed;
+BOTH4    ASSERT_LE(memory.size(), scene.shared_memory ? 1u : 0u) << "seed " << seed;
     for (const std::string& id : memory) {
       EXPECT_TRUE(scene.on_this_host.contains(id)) << "seed " << seed;
       EXPECT_FALSE(scene.avoided.contains(HolderKey(id, kShmCaps))) << "seed " << seed;

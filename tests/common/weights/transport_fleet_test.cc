@@ -15,7 +15,10 @@ class EachTransportTest : public FleetTest, public testing::WithParamInterface<s
 
 TEST_P(EachTransportTest, ARolloutEndsWithTheSameBitsAndAllOfThemCameByThisTransport) {
   ShareTrainersMemory();
-  Join(0, {.shared_memory = GetParam() == "shm", .folder = GetParam() == "file"});
+  trainer_.OfferUcx("shm");
+  Join(0, {.shared_memory = GetParam() == "shm",
+           .folder = GetParam() == "file",
+           .ucx_devices = GetParam() == "ucx" ? "shm" : ""});
   const PublishedVersion last = PublishSome({0});
   EXPECT_EQ(rollout(0).state(), last.state);
   EXPECT_EQ(rollout(0).last_fault(), "");
@@ -24,8 +27,40 @@ TEST_P(EachTransportTest, ARolloutEndsWithTheSameBitsAndAllOfThemCameByThisTrans
   EXPECT_GT(rollout(0).bytes()[GetParam()], 160'000u) << "a whole version came";
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, EachTransportTest, testing::Values("grpc", "shm", "file"),
+const auto kEachTransport = testing::Values("grpc", "shm", "file"
+#ifdef SLUICE_UCX
+                                            ,
+                                            "ucx"
+#endif
+);
+INSTANTIATE_TEST_SUITE_P(Each, EachTransportTest, kEachTransport,
                          [](const auto& info) { return info.param; });
+
+#ifdef SLUICE_UCX
+TEST_F(FleetTest, RolloutsReadFromTheOneBeforeThemOverUcxWhileItStillReads) {
+  trainer_.OfferUcx("shm");
+  for (size_t i = 0; i < 3; ++i) rollout(i).OfferUcx("shm");
+  for (size_t i = 0; i < 3; ++i) Join(i, {.ucx_devices = "shm", .fan_out = FanOut::kChain});
+  const PublishedVersion last = PublishSome({0, 1, 2});
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(rollout(i).state(), last.state) << i;
+    EXPECT_EQ(rollout(i).last_fault(), "") << i;
+    EXPECT_EQ(rollout(i).bytes().size(), 1u) << i;
+    EXPECT_GT(rollout(i).bytes()["ucx"], 0u) << i;
+    EXPECT_EQ(rollout(i).parent(), i == 0 ? "" : rollout(i - 1).member().id) << i;
+  }
+}
+#endif
+
+TEST_F(FleetTest, ARolloutGoesOnByCallsIfTheTrainerHasNoUcxAndTheReasonIsNamed) {
+  trainer_.OfferUcx(absl::FailedPreconditionError("trainer-0 was started without --ucx-devices"));
+  Join(0, {.ucx_devices = "shm"});
+  const PublishedVersion last = PublishSome({0});
+  EXPECT_EQ(rollout(0).state(), last.state);
+  EXPECT_THAT(rollout(0).last_fault(),
+              testing::HasSubstr("the trainer by ucx gone: trainer-0 was started without"));
+  EXPECT_GT(rollout(0).bytes()["grpc"], 0u);
+}
 
 TEST_F(FleetTest, AMixedFleetEndsWithTheSameBitsAlsoOneThatJoinsWhenTheTrainerIsDead) {
   ShareTrainersMemory();

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <cstdlib>
 #include <future>
 #include <map>
 #include <memory>
@@ -40,6 +41,7 @@
 #include "common/weights/object_fetcher.h"
 #include "common/weights/service.h"
 #include "common/weights/shm_transport.h"
+#include "common/weights/ucx_memory.h"
 #include "common/weights/weight_folder.h"
 #include "sluice/weights/v1/weights.grpc.pb.h"
 
@@ -48,6 +50,8 @@ namespace {
 
 constexpr char kWireJob[] = "00112233445566778899aabbccddeeff";
 constexpr PolicyVersion kWireVersion = {3, 7};
+// For "ucx_tcp". Set while there is one thread.
+const int kWiresByTcp = setenv("UCX_TLS", "tcp", /*overwrite=*/1);
 const WeightCaller kWireCaller = {.job = kWireJob, .worker = "rollout-0", .incarnation = 1};
 
 // Objects by id. What lies under an id need not be what it names.
@@ -95,12 +99,14 @@ class WireSource : public WeightSource {
 // For tests in which nobody is silent, however slow the machine is.
 constexpr HolderLimits kPatientLimits = {.silent = absl::Seconds(60), .starved = absl::Seconds(60)};
 
-// A holder with a real server, which serves by calls and by shared memory.
+// A holder with a real server, which serves by calls, by shared memory and over UCX.
 class WireServer {
  public:
-  WireServer() : source_(std::make_shared<WireSource>()), weights_(&callers_) {
+  explicit WireServer(const std::string& ucx_devices = "shm")
+      : source_(std::make_shared<WireSource>()), weights_(&callers_) {
     callers_.SetJob(kWireJob, {{"rollout-0", rpc::Role::kRollout, 1}});
     weights_.SetRelay(kWireJob, source_, nullptr);
+    weights_.OfferUcx(ucx_devices);
     grpc::Service* const services[] = {weights_.service()};
     server_ = *rpc::Server::Start({}, services);
     EXPECT_EQ(weights_.ShareMemory(server_->address()), absl::OkStatus());
@@ -161,19 +167,24 @@ class MuteServer {
 
 class GrpcWire : public Wire {
  public:
+  GrpcWire() = default;
+  // Objects are read over UCX.
+  explicit GrpcWire(const std::string& ucx_devices)
+      : ucx_(std::make_unique<UcxMemory>(ucx_devices)), server_(ucx_devices) {}
   void Put(const std::string& id, const std::string& bytes) override {
     server_.source().Put(id, bytes);
   }
   WireSource* source() override { return &server_.source(); }
   std::unique_ptr<Transport> Connect() override {
-    return std::make_unique<GrpcTransport>(&server_.channel(), kWireCaller);
+    return std::make_unique<GrpcTransport>(&server_.channel(), kWireCaller, ucx_.get());
   }
   std::unique_ptr<Transport> ConnectToSilence() override {
     mute_channel_ = mute_.Connect();
-    return std::make_unique<GrpcTransport>(mute_channel_.get(), kWireCaller);
+    return std::make_unique<GrpcTransport>(mute_channel_.get(), kWireCaller, ucx_.get());
   }
 
  private:
+  const std::unique_ptr<UcxMemory> ucx_;  // Null: objects come in pieces.
   WireServer server_;
   MuteServer mute_;
   std::shared_ptr<rpc::Channel> mute_channel_;
@@ -315,6 +326,8 @@ std::unique_ptr<Wire> MakeWire(const std::string& transport) {
   if (transport == "c10d") return std::make_unique<BroadcastWire>();
   if (transport == "grpc") return std::make_unique<GrpcWire>();
   if (transport == "shm") return std::make_unique<ShmWire>();
+  if (transport == "ucx_tcp") return std::make_unique<GrpcWire>("lo");
+  if (transport == "ucx_shm") return std::make_unique<GrpcWire>("shm");
   return std::make_unique<FileWire>();
 }
 
@@ -327,6 +340,8 @@ std::string RandomBytes(uint64_t seed, size_t bytes) {
 
 class TransportTest : public testing::TestWithParam<std::string> {
  protected:
+  // As reports call it.
+  static std::string transport() { return GetParam().substr(0, GetParam().find('_')); }
   // Stores objects, and returns their ids.
   std::vector<std::string> PutObjects(const std::vector<std::string>& objects) {
     std::vector<std::string> ids;
@@ -371,7 +386,7 @@ TEST_P(TransportTest, ObjectsOfAllSizesArriveWholeAndEqual) {
   for (uint64_t i = 0; i < 300; ++i) objects.push_back(RandomBytes(i, 50 + i));
   const std::vector<std::string> ids = PutObjects(objects);
   const auto transport = wire_->Connect();
-  EXPECT_EQ(transport->caps().name, GetParam());
+  EXPECT_EQ(transport->caps().name, TransportTest::transport());
 
   EXPECT_EQ(Fetch(transport.get(), ids).status, absl::OkStatus());
   EXPECT_EQ(taken_.size(), objects.size());
@@ -541,7 +556,7 @@ TEST_P(TransportFallbackTest, WhatIsMissingOrDamagedComesFromTheNextHolder) {
     EXPECT_EQ(stats_.used, 20'000u) << "nothing is taken twice";
     if (GetParam() != "grpc") {
       EXPECT_EQ(stats_.used_by_transport["grpc"], damaged ? after : 2000u);
-      EXPECT_EQ(stats_.used_by_transport[GetParam()], damaged ? 20'000 - after : 18'000u);
+      EXPECT_EQ(stats_.used_by_transport[transport()], damaged ? 20'000 - after : 18'000u);
     }
     EXPECT_EQ(stats_.parent, kOriginId);
     EXPECT_EQ(stats_.why, "it is last");
@@ -559,7 +574,12 @@ TEST_P(TransportFallbackTest, ASilentHolderIsLeftForTheNextOne) {
   EXPECT_THAT(stats_.last_fault, testing::HasSubstr("silent"));
 }
 
-const auto kTransports = testing::Values("grpc", "shm", "file", "c10d");
+const auto kTransports = testing::Values("grpc", "shm", "file", "c10d"
+#ifdef SLUICE_UCX
+                                         ,
+                                         "ucx_tcp", "ucx_shm"
+#endif
+);
 const auto TransportName = [](const auto& info) { return info.param; };
 INSTANTIATE_TEST_SUITE_P(Each, TransportTest, kTransports, TransportName);
 INSTANTIATE_TEST_SUITE_P(Each, TransportFallbackTest, kTransports, TransportName);

@@ -409,6 +409,8 @@ const Case kCases[] = {
     {"weights in a file", "weights.dir=DIR/rows.jsonl", kRefused, "is not a directory"},
     {"weights among the checkpoints", "checkpoint.dir=DIR/out weights.dir=DIR/out", kRefused,
      "where files of both would mix; use another folder"},
+    {"memory for nobody", "kind=sft weights.ucx=true", kRefused,
+     "which has no rollouts; use false"},
     {"a folder of weights for nobody", "kind=sft weights.dir=DIR/weights", kRefused,
      "which has no rollouts; leave it out"},
     {"a broadcast to one rollout",
