@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -84,7 +85,7 @@ TEST_F(GoldAnswerTest, TheGoldAnswerScoresOneAndAnotherNumberZero) {
   ASSERT_EQ(scorer.status(), absl::OkStatus());
   reward::Worker worker(
       {.job = job_, .job_name = "gold", .worker = reward_, .incarnation = kIncarnation},
-      cluster_.channel("queue-0"), *std::move(scorer), {},
+      cluster_.channel("queue-0"), std::make_shared<const Scorer>(*std::move(scorer)), {},
       [](const absl::Status& why) { ADD_FAILURE() << why; });
 
   queue::v1::AcquireBatchRequest acquire;

@@ -29,7 +29,7 @@ using queue::v1::PeekRow;
 using TextRows = std::vector<std::vector<std::string>>;
 using Steps = std::vector<std::pair<int64_t, int64_t>>;  // Ranges [first, last].
 
-Json FieldsOf(const PeekRow& row) {
+Json PeekedFields(const PeekRow& row) {
   Json fields = Json::parse(row.json(), nullptr, /*allow_exceptions=*/false);
   return fields.is_object() ? fields : Json::object();
 }
@@ -53,7 +53,7 @@ std::string BriefLetter(const std::string& id) {
 }
 
 // "0..11, 14".
-std::string StepsText(const Json& steps) {
+std::string RangesText(const Json& steps) {
   if (steps.empty()) return "-";
   return absl::StrJoin(steps, ", ", [](std::string* out, const Json& range) {
     const auto first = range.at(0).get<int64_t>(), last = range.at(1).get<int64_t>();
@@ -86,7 +86,7 @@ std::string VersionsText(const Json& rewards) {
   return versions.empty() ? "-" : absl::StrJoin(versions, "  ");
 }
 
-void AddCounts(const reward::v1::Shadow& of_daemon, Json& sum) {
+void AddComparison(const reward::v1::Shadow& of_daemon, Json& sum) {
   for (const auto& [key, count] : {std::pair("equal", of_daemon.equal()),
                                    {"higher", of_daemon.higher()},
                                    {"lower", of_daemon.lower()},
@@ -138,7 +138,7 @@ absl::StatusOr<uint32_t> ParseGeneration(const std::string& name) {
 Json DeadJson(const std::vector<PeekRow>& letters) {
   Json dead = Json::array();
   for (const PeekRow& letter : letters) {
-    const Json fields = FieldsOf(letter);
+    const Json fields = PeekedFields(letter);
     const std::string& id = letter.node().id();
     dead.push_back({{"id", BriefLetter(id)},
                     {"group", id.substr(0, id.find('/'))},
@@ -211,7 +211,7 @@ Json LineageJson(const std::vector<PeekRow>& rows) {
   std::vector<Json> generations;
   std::map<std::pair<std::string, std::string>, Steps> versions;  // By reward and version.
   for (const PeekRow& row : rows) {
-    const Json fields = FieldsOf(row);
+    const Json fields = PeekedFields(row);
     Json generation = {{"generation", row.node().id()},
                        {"state", row.state()},
                        {"steps", fields.value("steps", Json::array())},
@@ -249,7 +249,7 @@ std::string LineageText(const Json& lineage, const std::string& output) {
     const int64_t loose = groups.value("open", int64_t{0}) + groups.value("accepted", int64_t{0});
     const std::string state = generation.at("state");
     rows.push_back({TextOr(generation, "generation", "-"), state == "in_use" ? "in use" : state,
-                    StepsText(generation.at("steps")),
+                    RangesText(generation.at("steps")),
                     loose == 0 ? "-" : Plural(static_cast<size_t>(loose), "group"),
                     VersionsText(generation.at("rewards"))});
   }
@@ -259,7 +259,7 @@ std::string LineageText(const Json& lineage, const std::string& output) {
   TextRows versions{{"REWARD", "VERSION", "TRAINED STEPS"}};
   for (const Json& reward : lineage.at("rewards")) {
     versions.push_back({TextOr(reward, "name", "-"), TextOr(reward, "version", "-"),
-                        StepsText(reward.at("steps"))});
+                        RangesText(reward.at("steps"))});
   }
   absl::StrAppend(&text, "\n", Table(versions));
   return text;
@@ -291,7 +291,7 @@ Json RewardsJson(const job::v1::InspectResponse& response) {
         shadows.push_back({{"name", reward.name()}, {"of", reward.shadow().of()}});
         sum = std::prev(shadows.end());
       }
-      AddCounts(reward.shadow(), *sum);
+      AddComparison(reward.shadow(), *sum);
     }
     daemons.push_back(std::move(daemon));
   }

@@ -39,6 +39,7 @@ constexpr char kController[] = "services/controller/spec.cc";
 constexpr char kTrainer[] = "services/trainer/config.cc";
 constexpr char kTraining[] = "services/trainer/job_settings.cc";
 constexpr char kRollout[] = "services/rollout/spec.cc";
+constexpr char kEngine[] = "services/rollout/engine_spec.cc";
 constexpr char kReward[] = "common/scoring/job_scorer.cc";
 constexpr char kColumns[] = "common/config/columns.cc";
 constexpr char kAlgorithm[] = "common/config/algorithm_spec.cc";
@@ -59,6 +60,7 @@ const std::map<std::string, std::string> kReaders = {
     {"data.train.generator", kColumns},
     {"data.order", kController},
     {"rollout", kRollout},
+    {"rollout.engine", kEngine},
     {"rollout.group.min", kController},
     {"reward", kReward},
     {"reward.rewards.timeout", kController},
@@ -75,8 +77,8 @@ const std::map<std::string, std::string> kReaders = {
     {"weights", kTrainer},
     {"weights.canary", kTrainer},
     {"weights.fan_out", kRollout},
-    {"weights.inflight", "services/rollout/engine_spec.cc"},
-    {"weights.resident_versions", "services/rollout/engine_spec.cc"},
+    {"weights.inflight", kEngine},
+    {"weights.resident_versions", kEngine},
     {"weights.shared_memory", kRollout},
     {"weights.broadcast", kRollout},
     {"weights.ucx", kRollout},

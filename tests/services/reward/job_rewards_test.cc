@@ -4,8 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <future>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/metrics/metrics.h"
@@ -81,15 +79,16 @@ class JobRewardsTest : public testing::Test {
   }
 
   absl::StatusOr<v1::ReloadResponse> Reload(const std::string& reward = "") {
-    std::promise<absl::StatusOr<v1::ReloadResponse>> answered;
-    rewards_->Reload(reward, [&](absl::StatusOr<v1::ReloadResponse> answer) {
-      answered.set_value(std::move(answer));
+    rewards_->Reload(reward, [this](absl::StatusOr<v1::ReloadResponse> answer) {
+      answered_.Push(std::move(answer));
     });
-    return answered.get_future().get();
+    return answered_.Pop();
   }
 
   std::string file_;
+  metrics::Registry registry_;
   JobRewards::Options options_;
+  Handed<absl::StatusOr<v1::ReloadResponse>> answered_;
   Handed<std::pair<std::string, std::string>> events_;
   Handed<std::shared_ptr<const Scorer>> used_;
   std::unique_ptr<JobRewards> rewards_;
@@ -218,8 +217,7 @@ TEST_F(JobRewardsTest, TheRewardsOfADeterministicJobNeverChange) {
 // Candidates. -------------------------------------------------------------------------------------
 
 TEST_F(JobRewardsTest, ACandidateIsComparedAndHasNoPartInTheReward) {
-  metrics::Registry registry;
-  options_.metrics = Metrics(&registry, "digits");
+  options_.metrics = Metrics(&registry_, "digits");
   AddEntry("right", "exact");
   job::v1::RewardEntry& candidate = AddEntry("new", "gsm8k");
   candidate.set_shadow("right");

@@ -39,6 +39,7 @@ TEST(RowHealthTest, RowsOfOlderVersionsSayNothingAboutThisOne) {
 
 TEST(RowHealthTest, AFewRowsSayNothingAndOtherFailuresAreNoRows) {
   RowHealth health;
+  health.StartVersion({1, 7});
   EXPECT_FALSE(health.CountRows(Step(0, RowHealth::kFewest - 1)));
   EXPECT_FALSE(health.CountRows(Step(0, 100, "TOO_LONG")));
   EXPECT_TRUE(health.status().ok());
@@ -46,6 +47,7 @@ TEST(RowHealthTest, AFewRowsSayNothingAndOtherFailuresAreNoRows) {
 
 TEST(RowHealthTest, OtherWeightsBeginAnew) {
   RowHealth health;
+  health.StartVersion({1, 7});
   EXPECT_TRUE(health.CountRows(Step(0, 50)));
   health.StartVersion({1, 8});
   EXPECT_TRUE(health.status().ok());

@@ -48,10 +48,9 @@ TEST(PlanCommandTest, ARolloutHoldsOneVersionAndTheNextOrAsManyAsAnswersMayEndWi
 }
 
 TEST(PlanCommandTest, TheKeysAndValuesOfFewAnswersAreThoseOfTheirTokens) {
-  // Two answers of max_prompt + max_response = 15 tokens: a block of 32 positions each.
-  const auto two = RolloutRows(PlanOfDigits({"rollout.engine.max_running=2"}));
-  const auto four = RolloutRows(PlanOfDigits({"rollout.engine.max_running=4"}));
-  EXPECT_EQ(four.at("keys and values"), 2 * two.at("keys and values"));
+  const auto few = RolloutRows(PlanOfDigits({"rollout.engine.max_running=8"}));
+  const auto more = RolloutRows(PlanOfDigits({"rollout.engine.max_running=16"}));
+  EXPECT_EQ(more.at("keys and values"), 2 * few.at("keys and values"));
 }
 
 }  // namespace

@@ -17,9 +17,10 @@ using nlohmann::ordered_json;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr char kGroup[] = "0000000100000000000000000000002f";
+constexpr char kDeadGroup[] = "0000000100000000000000000000002f";
 
-queue::v1::PeekRow Row(const std::string& id, const std::string& state, const std::string& json) {
+queue::v1::PeekRow PeekedRow(const std::string& id, const std::string& state,
+                             const std::string& json) {
   queue::v1::PeekRow row;
   row.mutable_node()->set_id(id);
   row.set_state(state);
@@ -30,15 +31,16 @@ queue::v1::PeekRow Row(const std::string& id, const std::string& state, const st
 }
 
 queue::v1::PeekRow Letter(const std::string& group, int member, const std::string& cause) {
-  return Row(absl::StrCat(group, "/", member, "/1/reward"), "dead_letter",
-             absl::StrCat(R"({"row": {"source": "gsm8k", "epoch": 1, "index": 17, )",
-                          R"("occurrence": 0}, "why": "unscorable", "prompt": "quarantined", )",
-                          R"("generation": "7c1f09aa", "cause": ")", cause, R"("})"));
+  return PeekedRow(
+      absl::StrCat(group, "/", member, "/1/reward"), "dead_letter",
+      absl::StrCat(R"({"row": {"source": "gsm8k", "epoch": 1, "index": 17, )",
+                   R"("occurrence": 0}, "why": "unscorable", "prompt": "quarantined", )",
+                   R"("generation": "7c1f09aa", "cause": ")", cause, R"("})"));
 }
 
 ordered_json ThreeDead() {
-  return DeadJson({Letter(kGroup, 0, "plugin_error: no such key"),
-                   Letter(kGroup, 2, "plugin_error: no such key"),
+  return DeadJson({Letter(kDeadGroup, 0, "plugin_error: no such key"),
+                   Letter(kDeadGroup, 2, "plugin_error: no such key"),
                    Letter("00000001000000000000000000000030", 1, "bad_row: the gold is null")});
 }
 
@@ -53,7 +55,7 @@ TEST(RewardTextTest, DeadLettersAreChosenByIdGroupAndCause) {
   const ordered_json dead = ThreeDead();
   EXPECT_EQ(ChooseDead(dead, {"1:2f/2/1/reward"}, "")->size(), 1u);
   EXPECT_EQ(ChooseDead(dead, {"1:2f"}, "")->size(), 2u);
-  EXPECT_EQ(ChooseDead(dead, {kGroup, "1:30"}, "")->size(), 3u);
+  EXPECT_EQ(ChooseDead(dead, {kDeadGroup, "1:30"}, "")->size(), 3u);
   EXPECT_EQ(ChooseDead(dead, {}, "plugin_error")->size(), 2u);
   EXPECT_EQ(ChooseDead(dead, {"1:30"}, "plugin_error").status().code(),
             absl::StatusCode::kNotFound);
@@ -63,11 +65,12 @@ TEST(RewardTextTest, DeadLettersAreChosenByIdGroupAndCause) {
 
 TEST(RewardTextTest, LineageIsInTheOrderOfTheStepsAndByReward) {
   const ordered_json lineage = LineageJson(
-      {Row("0000002b", "in_use",
+      {PeekedRow(
+           "0000002b", "in_use",
            R"({"rewards": {"mine": "b2", "form": "f1"}, "steps": [[12, 40]], )"
            R"("groups": {"open": 3, "accepted": 1, "in_batch": 2}, "workers": ["reward-0"]})"),
-       Row("7c1f09aa", "past",
-           R"({"rewards": {"mine": "a1", "form": "f1"}, "steps": [[0, 11], [14, 14]]})")});
+       PeekedRow("7c1f09aa", "past",
+                 R"({"rewards": {"mine": "a1", "form": "f1"}, "steps": [[0, 11], [14, 14]]})")});
   EXPECT_EQ(lineage["generations"][0]["generation"], "7c1f09aa");
   EXPECT_EQ(lineage["rewards"].dump(), R"([{"name":"form","version":"f1","steps":[[0,40]]},)"
                                        R"({"name":"mine","version":"a1","steps":[[0,11],[14,14]]},)"
