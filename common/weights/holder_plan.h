@@ -40,9 +40,9 @@ struct PlannedHolder {
 // this host comes first, as it costs no link and no copy. All rollouts of a host take the same
 // holder, if they can: the trainer, else the first one of the chain; so the host has one staged
 // copy. Without it the memory of the nearest holder is read over UCX, if the job wants that; or a
-// broadcast is waited for, which brings whole versions alone. Then comes the folder, which costs the
-// trainer's link nothing, and then calls. Whatever is first, the others follow, for what it does not
-// have and for when it fails.
+// broadcast is waited for, which brings whole versions alone. Then comes the folder, which costs
+// the trainer's link nothing, and then calls. Whatever is first, the others follow, for what it
+// does not have and for when it fails.
 std::vector<PlannedHolder> PlanHolders(const HolderFacts& facts);
 
 }  // namespace sluice

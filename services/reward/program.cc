@@ -301,11 +301,11 @@ std::unique_ptr<Worker> RewardProgram::StartWorker(const registry::v1::Assignmen
       });
   const bool evaluates = assignment.spec().eval().every_steps() > 0;
   const uint32_t most = MostOfEvaluations(assignment.spec(), *rewards);
-  rewards->Follow([this, id, evaluates, most,
-                   worker = worker.get()](std::shared_ptr<const Scorer> scorer) {
-    if (evaluates) scores_.SetJob(id, *scorer, most);
-    worker->UseScorer(std::move(scorer));
-  });
+  rewards->Follow(
+      [this, id, evaluates, most, worker = worker.get()](std::shared_ptr<const Scorer> scorer) {
+        if (evaluates) scores_.SetJob(id, *scorer, most);
+        worker->UseScorer(std::move(scorer));
+      });
   return worker;
 }
 

@@ -94,7 +94,7 @@ class RewardProgram : public daemon::Program {
   const Judges judges_;  // Outlives the workers, which ask them.
   Sandboxes sandboxes_;  // Outlives the workers, which run programs there.
   const std::unique_ptr<grpc::Service> admin_, rewards_;
-  rpc::CallerTable callers_;  // The daemons that may call this one, by job.
+  rpc::CallerTable callers_;                         // The daemons that may call this one, by job.
   std::unique_ptr<daemon::ControllerLink> link_;     // Null without a controller.
   std::unique_ptr<run_code::Service> code_service_;  // Null: sandboxes are not served.
   std::unique_ptr<run_code::HttpServer> code_server_;

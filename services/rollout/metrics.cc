@@ -99,8 +99,7 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   };
   fetched_bytes = bytes("fetched");
   relayed_bytes = bytes("relayed");
-  for (const TransportCaps& transport :
-       {kGrpcCaps, kShmCaps, kFileCaps, kC10dCaps, kUcxCaps}) {
+  for (const TransportCaps& transport : {kGrpcCaps, kShmCaps, kFileCaps, kC10dCaps, kUcxCaps}) {
     const std::string name(transport.name);
     transport_bytes[name] = registry->AddCounter(
         "sluice_weights_transport_bytes_total",

@@ -295,7 +295,7 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
                       .rewards = {assignment.rewards().begin(), assignment.rewards().end()},
                       .ranks = ranks_,
                       .cores = options_.cores,
-                       .ucx_devices = options_.ucx_devices},
+                      .ucx_devices = options_.ucx_devices},
                      assignment.spec(), Metrics(host_.metrics, job.name), std::move(handlers));
   if (session.ok()) {
     job.session = *std::move(session);

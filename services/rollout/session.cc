@@ -169,26 +169,26 @@ void Session::StartParts() {
 
   // New weights, for this engine and for the engines of evaluations.
   weights_ = std::make_unique<WeightSubscriber>(
-      WeightSubscriber::Options{.job = options_.job,
-                                .worker = options_.worker,
-                                .incarnation = options_.incarnation,
-                                .fan_out = spec_.fan_out,
-                                .shared_memory = spec_.shared_memory,
-                                .broadcast = MakeBroadcastOptions(options_, spec_),
-                                .ucx_devices = spec_.ucx ? std::optional(options_.ucx_devices)
-                                                         : std::nullopt,
-                                .folder = MakeFolderTransport(options_, spec_),
-                                .relay = relay_,
-                                .on_download_failed =
-                                    [this](const absl::Status& why) {
-                                      if (absl::IsDataLoss(why)) metrics_.damaged_downloads.Add();
-                                    },
-                                .on_download_ended =
-                                    [this](const ObjectFetcher::Stats& stats) {
-                                      metrics_.parent_changes.Add(stats.holders_left);
-                                      metrics_.CountTransports(stats.used_by_transport);
-                                    },
-                                .health = [this] { return TrialHealth(); }},
+      WeightSubscriber::Options{
+          .job = options_.job,
+          .worker = options_.worker,
+          .incarnation = options_.incarnation,
+          .fan_out = spec_.fan_out,
+          .shared_memory = spec_.shared_memory,
+          .broadcast = MakeBroadcastOptions(options_, spec_),
+          .ucx_devices = spec_.ucx ? std::optional(options_.ucx_devices) : std::nullopt,
+          .folder = MakeFolderTransport(options_, spec_),
+          .relay = relay_,
+          .on_download_failed =
+              [this](const absl::Status& why) {
+                if (absl::IsDataLoss(why)) metrics_.damaged_downloads.Add();
+              },
+          .on_download_ended =
+              [this](const ObjectFetcher::Stats& stats) {
+                metrics_.parent_changes.Add(stats.holders_left);
+                metrics_.CountTransports(stats.used_by_transport);
+              },
+          .health = [this] { return TrialHealth(); }},
       made_.layout, made_.fingerprint, [this](StagedWeights staged) {
         metrics_.fetch.Observe(absl::ToDoubleSeconds(staged.fetch));
         metrics_.fetched_bytes.Add(static_cast<double>(staged.bytes));

@@ -89,7 +89,7 @@ class Session : private StepLoop::Sink {
     // The rollouts of the job, this one included.
     std::vector<RelayMember> rollouts;
     std::vector<std::string> rewards;  // HOST:PORT of the job's reward daemons.
-    daemon::CollectiveAddress ranks;  // Where the ranks of a broadcast reach this daemon.
+    daemon::CollectiveAddress ranks;   // Where the ranks of a broadcast reach this daemon.
     // The cores that it computes on; not null.
     std::shared_ptr<CoreShare> cores = std::make_shared<CoreShare>(1);
     uint32_t rescore_one_in = 1000;  // See Rescorer.

@@ -106,6 +106,7 @@ TEST_F(PluginTest, EvaluationsAreScoredByPluginsWhileTheirDaemonDies) {
   job_ = *std::move(job);
   ASSERT_EQ(job_->AwaitStep(6, kLong), absl::OkStatus());
   ASSERT_EQ(cluster_->Kill("reward-0"), absl::OkStatus());
+  ASSERT_EQ(cluster_->Start("reward-0"), absl::OkStatus());
 
   const auto end = job_->AwaitEnd(kLong);
   ASSERT_EQ(end.status(), absl::OkStatus());

@@ -11,7 +11,7 @@ namespace sluice::code {
 namespace {
 
 std::string CheckArguments(const std::string& input, const std::string& output,
-                        const std::string& expected) {
+                           const std::string& expected) {
   return nlohmann::json{input, output, expected}.dump(-1, ' ', false,
                                                       nlohmann::json::error_handler_t::replace);
 }

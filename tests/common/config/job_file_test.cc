@@ -592,24 +592,13 @@ TEST(JobFile, AnEvaluationDatasetThatCannotBeReadIsToldBeforeTheJobStarts) {
 }
 
 TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
-  for (const char* set : {"profile=laptop",
-                          "model.digest=ab",
-                          "model.dtype=float16",
-                          "rollout.timeout=5s",
-                          "limits.tokens=5",
-                          "model.reference=/ref",
-                          "rollout.engine.kind=vllm",
-                          "rollout.sampling.top_p=0.9",
-                          "rollout.sampling.top_k=5",
-                          "rollout.environment.name=gym",
-                          "rollout.environment.max_turns=2",
-                          "trainer.parallel.tensor=2",
-                          "weights.encoding=delta",
-                          "weights.publish_dtype=bfloat16",
-                          "weights.verify=full",
-                          "weights.allow_unverified=true",
-                          "resources.device=cuda",
-                          "resources.queue=2"}) {
+  for (const char* set :
+       {"profile=laptop", "model.digest=ab", "model.dtype=float16", "rollout.timeout=5s",
+        "limits.tokens=5", "model.reference=/ref", "rollout.engine.kind=vllm",
+        "rollout.sampling.top_p=0.9", "rollout.sampling.top_k=5", "rollout.environment.name=gym",
+        "rollout.environment.max_turns=2", "trainer.parallel.tensor=2", "weights.encoding=delta",
+        "weights.publish_dtype=bfloat16", "weights.verify=full", "weights.allow_unverified=true",
+        "resources.device=cuda", "resources.queue=2"}) {
     const JobFile file = Parse(kMinimal, {set});
     ASSERT_EQ(file.problems.size(), 1u) << set << ": " << absl::StrJoin(ProblemLines(file), " | ");
     EXPECT_EQ(file.problems[0].number, 13) << file.problems[0].ToString();

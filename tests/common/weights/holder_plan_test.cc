@@ -138,7 +138,18 @@ TEST(HolderPlanTest, WhateverIsKnownEachWhoCanBeCalledIsInThePlanOnceAndEachStep
     SplitMix64 random(seed);
     Scene scene{.shared_memory = random.Below(2) == 0,
                 .folder = random.Below(2) == 0,
-BOTH3    for (const PlannedHolder& planned : scene.Plan()) {
+                .trainer = random.Below(2) == 0,
+                .broadcast = random.Below(2) == 0};
+    if (random.Below(2) == 0) scene.ucx = absl::OkStatus();
+    for (const std::string& id : all) {
+      if (random.Below(2) == 0) scene.on_this_host.insert(id);
+      for (const TransportCaps& caps : {kGrpcCaps, kShmCaps, kC10dCaps, kUcxCaps}) {
+        if (random.Below(3) == 0) scene.avoided.insert(HolderKey(id, caps));
+      }
+    }
+    std::multiset<std::string> called, memory, ucx;
+    int files = 0, broadcasts = 0;
+    for (const PlannedHolder& planned : scene.Plan()) {
       EXPECT_FALSE(planned.why.empty()) << "seed " << seed;
       if (planned.transport->reads_memory) ucx.insert(planned.id);
       else if (planned.transport->same_host) memory.insert(planned.id);
@@ -148,7 +159,16 @@ BOTH3    for (const PlannedHolder& planned : scene.Plan()) {
     }
     EXPECT_EQ(called.size(), scene.trainer ? 4u : 3u) << "seed " << seed;
     EXPECT_EQ(files, scene.folder ? 1 : 0) << "seed " << seed;
-BOTH4    ASSERT_LE(memory.size(), scene.shared_memory ? 1u : 0u) << "seed " << seed;
+    const bool broadcast_failed = scene.avoided.contains(HolderKey("", kC10dCaps));
+    EXPECT_EQ(broadcasts, scene.broadcast && scene.trainer && memory.empty() && ucx.empty() &&
+                              !broadcast_failed)
+        << "seed " << seed;
+    ASSERT_LE(ucx.size(), scene.ucx ? 1u : 0u) << "seed " << seed;
+    for (const std::string& id : ucx) {
+      EXPECT_NE(id, "last") << "seed " << seed << ": the two would wait for each other";
+      EXPECT_FALSE(scene.avoided.contains(HolderKey(id, kUcxCaps))) << "seed " << seed;
+    }
+    ASSERT_LE(memory.size(), scene.shared_memory ? 1u : 0u) << "seed " << seed;
     for (const std::string& id : memory) {
       EXPECT_TRUE(scene.on_this_host.contains(id)) << "seed " << seed;
       EXPECT_FALSE(scene.avoided.contains(HolderKey(id, kShmCaps))) << "seed " << seed;

@@ -55,10 +55,11 @@ TEST(RowSourcesTest, ARowWithoutALevelIsRefusedByItsNumber) {
 
 TEST(RowSourcesTest, TheSamplerAdaptiveTakesNoMoreRowsThanItCanRemember) {
   const auto read = [](uint64_t rows) {
-    return ReadRowSources("job",
-                          SpecWithLevels(Sampler::kAdaptive,
-                                   absl::StrCat("generator:arithmetic?rows=", rows, "&seed=1")),
-                          nullptr)
+    return ReadRowSources(
+               "job",
+               SpecWithLevels(Sampler::kAdaptive,
+                              absl::StrCat("generator:arithmetic?rows=", rows, "&seed=1")),
+               nullptr)
         .status();
   };
   EXPECT_TRUE(read(1000).ok());
