@@ -18,7 +18,7 @@
 
 namespace sluice::queue {
 SLUICE_FIELDS(CancelHint, ref, reason, worker)
-SLUICE_FIELDS(Alarm, code, message)
+SLUICE_FIELDS(Alarm, code, message, is_news)
 SLUICE_FIELDS(Effects, answers, cancel, alarms, watch, stored)
 }  // namespace sluice::queue
 

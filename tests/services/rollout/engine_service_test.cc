@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "services/rollout/core/eval/eval.h"
+#include "services/rollout/core/eval/local_scorer.h"
 #include "services/rollout/generate_stream.h"
 #include "sluice/engine/v1/engine.pb.h"
 #include "tests/services/rollout/session_fixture.h"
@@ -608,12 +609,7 @@ class EvaluateTest : public EngineServiceTest {
     options.seed = spec_.run().seed();
 
     const Scorer scorer = *MakeScorer(spec_.reward());
-    return *sluice::Evaluate(
-        options, [&](absl::string_view text, bool truncated, absl::string_view row) {
-          const sluice::Score score =
-              scorer.Run({std::string(text), truncated}, nlohmann::json::parse(row), "heldout");
-          return absl::StatusOr<EvalVerdict>(EvalVerdict{score.task_reward, score.passes});
-        });
+    return *sluice::Evaluate(options, MakeLocalScorer(&scorer, "heldout"));
   }
 
   std::string data_;
