@@ -94,7 +94,7 @@ TEST_P(InflightTest, AnswersThatFinishAreOfOneVersionAndThoseThatSwitchOfSeveral
 }
 
 INSTANTIATE_TEST_SUITE_P(Inflight, InflightTest, testing::Values("finish", "switch"),
-                         testing::PrintToStringParamName());
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace sluice::integration

@@ -320,7 +320,7 @@ TEST_P(CodeVerifierTest, NothingOutlivesTheSandboxes) {
     if (PathExists(lock)) continue;  // Another process has taken the number meanwhile.
     const std::string base = lock.substr(0, lock.size() - 5);
     EXPECT_FALSE(PathExists(base + ".box"));
-    EXPECT_EQ(mounted.find(base), std::string::npos);
+    EXPECT_EQ(mounted.find(base + ".box"), std::string::npos);
     const std::string number = base.substr(base.rfind('/') + 1);
     for (const char* controller : {"memory", "pids", "cpu"}) {
       const std::string folder =

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/base/status.h"
 #include "common/metrics/metrics.h"
 #include "tests/common/handed.h"
@@ -70,6 +72,16 @@ class JobRewardsTest : public testing::Test {
     rewards_->Follow([this](const std::shared_ptr<const Scorer>& scorer) { used_.Push(scorer); });
     ASSERT_EQ(used_.Pop(), rewards_->scorer());
   }
+  // Waits until the plug-ins have started; until then they may read files that a test changes.
+  void StartPlugins() {
+    ASSERT_NO_FATAL_FAILURE(Start());
+    const absl::Time deadline = absl::Now() + absl::Seconds(60);
+    absl::StatusOr<uint32_t> capacity = 0;
+    while (!capacity.ok() || *capacity == 0) {
+      ASSERT_LT(absl::Now(), deadline) << capacity.status();
+      capacity = rewards_->Capacity(8);
+    }
+  }
 
   // The score of an answer by the scorer in use.
   double ScoreOne() {
@@ -122,7 +134,7 @@ TEST_F(JobRewardsTest, AFileThatChangesBringsANewGenerationWhileTheOldOneGoesOn)
 TEST_F(JobRewardsTest, AVersionThatFailsItsSelfTestChangesNothingAndSaysSo) {
   Write(Program(0.25));
   AddPlugin("mine");
-  Start();
+  StartPlugins();
   const std::shared_ptr<const Scorer> old = rewards_->scorer();
 
   Write(Program(0.75, /*self_test=*/0.5));
@@ -184,7 +196,7 @@ TEST_F(JobRewardsTest, AnOldGenerationWhoseProcessesAreGoneCannotScore) {
   Write(absl::StrCat(Program(0.25), "    sys.exit(0)\n"));  // Ends after its first answer.
   AddPlugin("mine", "manual");
   options_.reward.mutable_rewards(0)->mutable_timeout()->set_seconds(1);
-  Start();
+  StartPlugins();
   const std::shared_ptr<const Scorer> old = rewards_->scorer();
   Write(Program(0.75));
   ASSERT_EQ(Reload().status(), absl::OkStatus());
@@ -208,7 +220,7 @@ TEST_F(JobRewardsTest, TheRewardsOfADeterministicJobNeverChange) {
   Write(Program(0.25));
   AddPlugin("mine");
   options_.deterministic = true;
-  Start();
+  StartPlugins();
   Write(Program(0.75));
   EXPECT_EQ(ReasonOf(Reload().status()), "DETERMINISTIC");
   EXPECT_EQ(ScoreOne(), 0.25);

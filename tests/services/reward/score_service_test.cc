@@ -104,7 +104,7 @@ class ScoreServiceTest : public testing::Test {
   absl::StatusOr<v1::ScoreResponse> Call(std::vector<std::string> answers,
                                          const std::string& worker = "rollout-0",
                                          const std::string& source = "held",
-                                         const std::string& row = R"({"answer": "yes"})") {
+                                         const std::string& row = R"({"prompt": "so?", "answer": "yes"})") {
     v1::ScoreRequest request;
     request.mutable_call()->mutable_job()->set_job(kJobId);
     request.mutable_call()->mutable_job()->set_worker(worker);

@@ -441,7 +441,6 @@ TEST(SetJobTest, WhatThisBuildCannotKeepIsRefusedByName) {
 
   refused([](Spec& s) { s.straggler = static_cast<Straggler>(0); }, "queue.straggler.policy");
   refused([](Spec& s) { s.wait = absl::ZeroDuration(); }, "queue.straggler.wait");
-  refused([](Spec& s) { s.sampler = Sampler::kLevels; }, "levels");
   refused([](Spec& s) { s.deterministic = true; }, "max_staleness 0");
   refused([](Spec& s) { s.deterministic = true, s.max_staleness = 0, s.oversample = 0.5; },
           "oversample 0");
