@@ -92,7 +92,7 @@ TEST(JobsTest, TwoJobsRunAtOnceAndOfTwoThatWaitTheOneWithTheHigherPriorityIsNext
 TEST(JobsTest, APausedJobGivesItsDaemonsToAnotherAndThenGoesOnWithTheNextStep) {
   Cluster cluster;
   ASSERT_EQ(cluster.Start(), absl::OkStatus());
-  constexpr int kSteps = 40;
+  constexpr int kSteps = 150;
   const auto job = SubmitNamed(&cluster, "long", kSteps);
   ASSERT_EQ(job.status(), absl::OkStatus());
   ASSERT_EQ((*job)->AwaitStep(3, kLong), absl::OkStatus());

@@ -160,6 +160,7 @@ TEST_F(MethodsTest, WeightsMethodsFenceAnOldIncarnationAndMayBeRepeated) {
   weights::v1::JoinBroadcastRequest join;
   join.set_manifest(std::string(32, 'x'));
   SetCall("rollout-0", 1, join.mutable_call());
+  called_.insert(MethodName(join));
   EXPECT_EQ(ReasonOf(CallOnce(trainer, join)), "FENCED");
   SetCall("rollout-0", 2, join.mutable_call());
   for (int time = 0; time < 2; ++time)
@@ -447,6 +448,19 @@ TEST_F(MethodsTest, RewardMethodsAreForTheController) {
   reload.mutable_call()->mutable_job()->set_job(std::string(32, 'e'));
   EXPECT_EQ(ReasonOf(CallOnce(rewards, reload)), "JOB");
   EXPECT_EQ(ListUncalledMethods("sluice.reward.v1.RewardService", called_), "");
+}
+
+// The job has no evaluations, so the daemon scores none.
+TEST_F(MethodsTest, ScoreMethodsAreForTheRolloutsOfAJobThatIsEvaluated) {
+  const rpc::Channel& rewards = *cluster_.channel("reward-0");
+  reward::v1::ScoreRequest score;
+  score.set_source("held");
+  score.set_row("{}");
+  score.add_answers()->set_text("yes");
+  called_.insert(MethodName(score));
+  SetCall("rollout-0", 2, score.mutable_call());
+  EXPECT_EQ(ReasonOf(CallOnce(rewards, score)), "NOT_LISTED");
+  EXPECT_EQ(ListUncalledMethods("sluice.reward.v1.ScoreService", called_), "");
 }
 
 // A new service must be tested too. Those of env/ and plugin/ are served by user code.
