@@ -62,7 +62,7 @@ TEST_P(InflightTest, AnswersThatFinishAreOfOneVersionAndThoseThatSwitchOfSeveral
   ASSERT_EQ(cluster.Start(), absl::OkStatus());
   // Without a checkpoint the queue keeps all groups until the end.
   const auto job =
-      SubmitDigits(&cluster, 30,
+      SubmitDigits(&cluster, 1'000'000,
                    {absl::StrCat("weights.inflight=", GetParam()), "queue.max_staleness=2",
                     "checkpoint.every_steps=1000", "model.max_context=64",
                     "rollout.max_response=50", "rollout.engine.max_running=6"});
@@ -71,8 +71,10 @@ TEST_P(InflightTest, AnswersThatFinishAreOfOneVersionAndThoseThatSwitchOfSeveral
 
   const auto peeked = cluster.Sluice({"queue", "peek", (*job)->id(), "-o", "json"});
   ASSERT_EQ(peeked.status(), absl::OkStatus());
+  ASSERT_EQ(peeked->exit, 0) << peeked->err;
   int answers = 0, of_several = 0;
-  for (const nlohmann::json& group : nlohmann::json::parse(peeked->out).at("groups")) {
+  const nlohmann::json rows = nlohmann::json::parse(peeked->out);
+  for (const nlohmann::json& group : rows.at("groups")) {
     for (const nlohmann::json& member : group.at("json").at("members")) {
       if (!member.contains("versions")) continue;
       ++answers;
@@ -86,9 +88,11 @@ TEST_P(InflightTest, AnswersThatFinishAreOfOneVersionAndThoseThatSwitchOfSeveral
     EXPECT_GT(of_several, 0);
   }
 
+  const auto cancelled = cluster.Sluice({"job", "cancel", (*job)->id()});
+  ASSERT_TRUE(cancelled.ok() && cancelled->exit == 0);
   const auto end = (*job)->AwaitEnd(absl::Minutes(3));
   ASSERT_EQ(end.status(), absl::OkStatus());
-  EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_CANCELLED) << Text(*end);
   EXPECT_LE(end->result().staleness_max(), 2);
   EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
 }

@@ -17,6 +17,8 @@
 namespace sluice::reward {
 namespace {
 
+constexpr char kRow[] = R"({"prompt": "so?", "answer": "yes"})";
+
 using ::testing::HasSubstr;
 
 const std::string kJobId(32, 'a');
@@ -104,7 +106,7 @@ class ScoreServiceTest : public testing::Test {
   absl::StatusOr<v1::ScoreResponse> Call(std::vector<std::string> answers,
                                          const std::string& worker = "rollout-0",
                                          const std::string& source = "held",
-                                         const std::string& row = R"({"prompt": "so?", "answer": "yes"})") {
+                                         const std::string& row = kRow) {
     v1::ScoreRequest request;
     request.mutable_call()->mutable_job()->set_job(kJobId);
     request.mutable_call()->mutable_job()->set_worker(worker);
