@@ -281,8 +281,8 @@ TEST_F(EvaluatorTest, WeightsThatWereEvaluatedAreNotAskedForAgainAndTheirValuesA
     rollout_.AwaitCall(0);
     rollout_.Answer(0, 0.5);
     before.Await();
-    // Eight values of the dataset, eval/version and eval/score.
-    EXPECT_EQ(before.TakeValues(52).size(), 10u);
+    // Thirteen values of the dataset, eval/version and eval/score.
+    EXPECT_EQ(before.TakeValues(52).size(), 15u);
 
     cancel_.Trigger();
     evaluator_.reset();

@@ -150,8 +150,9 @@ const Case kCases[] = {
      "reward.rewards=[{name: q, verifier: plugin, args: {verl: DIR/none.py}}]", kRefused,
      "which names no function; wanted: FILE.py:FUNCTION"},
     {"a plug-in that is loaded anew in a word of ours",
-     "reward.rewards=[{name: q, verifier: plugin, args: {verl: DIR/reward.py:score, reload: no}}]",
-     kRefused, "reload is \"no\"; wanted: auto or manual"},
+     "reward.rewards=[{name: q, verifier: plugin, args: {verl: DIR/reward.py:score, reload: "
+     "never}}]",
+     kRefused, "reload is \"never\"; wanted: auto or manual"},
     {"a deterministic job whose rewards would change",
      "run.deterministic=true queue.max_staleness=0 queue.admission.oversample=0 "
      "reward.rewards=[{name: q, verifier: plugin, args: {verl: DIR/reward.py:score, reload: "
@@ -220,7 +221,7 @@ const Case kCases[] = {
     {"an evaluation that runs programs",
      "reward.rewards=[{name: tests, verifier: code}] eval.every_steps=10 "
      "eval.datasets=[{name: digits, path: DIR/rows.jsonl, prompt: digits, answer: digits}]",
-     kRight},
+     kWarned, "has values that code cannot score"},
     {"a profile", "profile=laptop", kRefused, "profiles are not in this build; use none"},
     {"adaptive sampling", "data.order.sampler=adaptive", kRight},
     {"levels of a file without a column for them", "data.order.sampler=levels", kRefused,
@@ -484,6 +485,9 @@ class OddConfigsTest : public testing::Test {
     dir_ = name;
     Write("rows.jsonl", "{\"digits\": \"1234\"}\n");
     Write("empty.jsonl", "\n");
+    Write("reward.py",
+          "def score(data_source, solution_str, ground_truth, extra_info=None):\n"
+          "    return 1.0\n");
     Write("rows.parquet", "PAR1");
     Write("rows.csv", "q,a\n1,2\n");
     Write("bad.jsonl", "{\"digits\": \"1234\"}\n{\"digits\": \"12\n");
