@@ -447,4 +447,11 @@ void ControllerLink::SetLoad(const std::map<std::string, double>& load) {
   impl_->load = load;
 }
 
+std::vector<rpc::CallerTable::Worker> CallersOf(const registry::v1::Assignment& assignment) {
+  std::vector<rpc::CallerTable::Worker> workers;
+  for (const common::v1::Worker& peer : assignment.peers())
+    workers.push_back({peer.id(), static_cast<rpc::Role>(peer.role()), peer.incarnation()});
+  return workers;
+}
+
 }  // namespace sluice::daemon

@@ -5,12 +5,14 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/daemon/daemon.h"
 #include "common/rpc/backoff.h"
+#include "common/rpc/caller.h"
 #include "common/rpc/role.h"
 
 namespace sluice::common::v1 {
@@ -20,6 +22,7 @@ namespace sluice::job::v1 {
 class StepReport;
 }  // namespace sluice::job::v1
 namespace sluice::registry::v1 {
+class Assignment;
 class Capacity;
 class HeartbeatResponse;
 class Progress;
@@ -110,5 +113,8 @@ class ControllerLink {
   struct Impl;
   const std::unique_ptr<Impl> impl_;
 };
+
+// The daemons that work for the job of an assignment, and may call this one for it.
+std::vector<rpc::CallerTable::Worker> CallersOf(const registry::v1::Assignment& assignment);
 
 }  // namespace sluice::daemon

@@ -22,16 +22,6 @@ constexpr size_t kKeptErrors = 8192;
 // Exit codes from here on are those that a shell gives to programs that a signal ends.
 constexpr int64_t kBySignal = 128;
 
-const char* NameOfKind(CodeTask::Kind kind) {
-  switch (kind) {
-    case CodeTask::Kind::kStdio: return "stdio";
-    case CodeTask::Kind::kCall: return "call";
-    case CodeTask::Kind::kExpr: return "expr";
-    case CodeTask::Kind::kAssert: return "assert";
-  }
-  return "";
-}
-
 // What follows solution.py: it runs the test, and writes the result in a line of its own, after a
 // word that only this test knows. It keeps a descriptor, in case that the program closes its own.
 constexpr char kMain[] = R"(

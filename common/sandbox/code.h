@@ -31,6 +31,16 @@ struct CodeTask {
   std::vector<Input> inputs;  // One for each test.
   double cpu_seconds = 6;     // Most CPU time of a test.
 };
+// The kind as the driver of a sandbox calls it.
+inline const char* NameOfKind(CodeTask::Kind kind) {
+  switch (kind) {
+    case CodeTask::Kind::kStdio: return "stdio";
+    case CodeTask::Kind::kCall: return "call";
+    case CodeTask::Kind::kExpr: return "expr";
+    case CodeTask::Kind::kAssert: return "assert";
+  }
+  return "";
+}
 
 // What a program did in one test.
 struct TestReport {

@@ -25,16 +25,6 @@ constexpr int kMostTimeLimits = 2, kMostBroken = 2;
 // A test that used this share of its CPU time or more is run once more, because CPU time varies.
 constexpr double kNearLimit = 0.8;
 
-const char* NameOfKind(CodeTask::Kind kind) {
-  switch (kind) {
-    case CodeTask::Kind::kStdio: return "stdio";
-    case CodeTask::Kind::kCall: return "call";
-    case CodeTask::Kind::kExpr: return "expr";
-    case CodeTask::Kind::kAssert: return "assert";
-  }
-  return "";
-}
-
 absl::Status Stopped() { return absl::CancelledError("the sandboxes are stopped"); }
 
 }  // namespace

@@ -35,7 +35,17 @@ struct WeightMirror::State {
     const bool was_behind = std::exchange(behind, !status.ok());
     if (was_behind != behind && !ended && options.on_change) options.on_change(status);
   }
-  bool is_done() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return !next.has_value() && !writing; }
+  // Waits until nothing is left to write or, if `unless_behind`, the folder is behind. False: that
+  // takes longer than the patience.
+  bool AwaitWritten(bool unless_behind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    const absl::Duration until = Clock::Real()->Monotonic() + options.patience;
+    while ((next.has_value() || writing) && !(unless_behind && behind)) {
+      const absl::Duration left = until - Clock::Real()->Monotonic();
+      if (left <= absl::ZeroDuration()) return false;
+      changed.WaitFor(&mu, left);
+    }
+    return true;
+  }
 };
 
 WeightMirror::WeightMirror(Options options, WeightFolderWriter writer)
@@ -49,12 +59,7 @@ WeightMirror::~WeightMirror() {
   MutexLock lock(&state_->mu);
   state_->ending = true;
   state_->changed.NotifyAll();
-  const absl::Duration until = Clock::Real()->Monotonic() + state_->options.patience;
-  while (!state_->is_done()) {
-    const absl::Duration left = until - Clock::Real()->Monotonic();
-    if (left <= absl::ZeroDuration()) break;
-    state_->changed.WaitFor(&state_->mu, left);
-  }
+  state_->AwaitWritten(/*unless_behind=*/false);
   state_->ended = true;
   state_->changed.NotifyAll();
 }
@@ -66,15 +71,9 @@ void WeightMirror::Write(const WeightPublisher& publisher) {
   state_->next = std::move(kept);
   state_->not_before = absl::ZeroDuration();
   state_->changed.NotifyAll();
-  const absl::Duration until = Clock::Real()->Monotonic() + state_->options.patience;
-  while (!state_->is_done() && !state_->behind) {
-    const absl::Duration left = until - Clock::Real()->Monotonic();
-    if (left <= absl::ZeroDuration()) {
-      return state_->SetBehind(absl::DeadlineExceededError(absl::StrCat(
-          "the disk has not answered for ", absl::FormatDuration(state_->options.patience))));
-    }
-    state_->changed.WaitFor(&state_->mu, left);
-  }
+  if (state_->AwaitWritten(/*unless_behind=*/true)) return;
+  state_->SetBehind(absl::DeadlineExceededError(absl::StrCat(
+      "the disk has not answered for ", absl::FormatDuration(state_->options.patience))));
 }
 
 void WeightMirror::RunThread(const std::shared_ptr<State>& state) {

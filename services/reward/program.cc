@@ -29,13 +29,6 @@ namespace {
 // jobs, is in judges.yaml.
 constexpr uint32_t kMostWaiting = 256;
 
-std::vector<rpc::CallerTable::Worker> CallersOf(const registry::v1::Assignment& assignment) {
-  std::vector<rpc::CallerTable::Worker> workers;
-  for (const common::v1::Worker& peer : assignment.peers())
-    workers.push_back({peer.id(), static_cast<rpc::Role>(peer.role()), peer.incarnation()});
-  return workers;
-}
-
 // How many answers of training wait for judges, plug-ins or programs at a time. 0: for none.
 uint32_t MostWaiting(const job::v1::JobSpec& spec, const JobRewards& rewards) {
   const std::string pool = TaskPoolOf(spec.reward());
@@ -167,7 +160,7 @@ void RewardProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& assi
         continue;
 
       kept.insert(assignment.job());
-      callers_.SetJob(assignment.job(), CallersOf(assignment));
+      callers_.SetJob(assignment.job(), daemon::CallersOf(assignment));
       const auto it = jobs_.find(assignment.job());
       if (it != jobs_.end() && it->second.queue == assignment.queues(0)) continue;
       if (it != jobs_.end() && it->second.worker != nullptr) {
@@ -239,10 +232,6 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
               {{"job_id", job.name},
                {"generation",
                 absl::StrCat(absl::Hex(job.rewards->scorer()->generation(), absl::kZeroPad8))}});
-    if (assignment.spec().eval().every_steps() > 0) {
-      scores_.SetJob(id, *job.rewards->scorer(),
-                     MostOfEvaluations(assignment.spec(), *job.rewards));
-    }
     job.worker = StartWorker(assignment, *queue, job.rewards);
     ReportProgress(id, true, "scoring", "");
     // A plug-in that broke before this line has reported that already.

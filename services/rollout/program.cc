@@ -33,13 +33,6 @@ bool HasOtherRollouts(const registry::v1::Assignment& assignment) {
          }) > 1;
 }
 
-std::vector<rpc::CallerTable::Worker> WorkersOf(const registry::v1::Assignment& assignment) {
-  std::vector<rpc::CallerTable::Worker> workers;
-  for (const common::v1::Worker& peer : assignment.peers())
-    workers.push_back({peer.id(), static_cast<rpc::Role>(peer.role()), peer.incarnation()});
-  return workers;
-}
-
 // Addresses of those that serve weights.
 struct WeightHolders {
   std::string trainer;  // Of rank 0; empty if there is none for now.
@@ -196,7 +189,7 @@ void RolloutProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& ass
       if (assignment.phase() != registry::v1::ASSIGNMENT_PHASE_RUN || assignment.queues_size() == 0)
         continue;
       kept.insert(assignment.job());
-      callers_.SetJob(assignment.job(), WorkersOf(assignment));
+      callers_.SetJob(assignment.job(), daemon::CallersOf(assignment));
 
       const auto it = jobs_.find(assignment.job());
       if (it != jobs_.end() &&

@@ -96,13 +96,8 @@ absl::Status TrainerProgram::CheckReady() {
 
 // A trainer works for one job, which is the first one of the list.
 void TrainerProgram::OnAssignments(const registry::v1::HeartbeatResponse& response) {
-  for (const registry::v1::Assignment& assignment : response.jobs()) {
-    std::vector<rpc::CallerTable::Worker> workers;
-    for (const common::v1::Worker& peer : assignment.peers()) {
-      workers.push_back({peer.id(), static_cast<rpc::Role>(peer.role()), peer.incarnation()});
-    }
-    callers_.SetJob(assignment.job(), workers);
-  }
+  for (const registry::v1::Assignment& assignment : response.jobs())
+    callers_.SetJob(assignment.job(), daemon::CallersOf(assignment));
   FollowAssignment(response.jobs_size() == 0 ? nullptr : &response.jobs(0));
 }
 

@@ -15,6 +15,7 @@
 #include "tools/sluice/client.h"
 #include "tools/sluice/commands.h"
 #include "tools/sluice/fsck_text.h"
+#include "tools/sluice/job_command.h"
 #include "tools/sluice/json_output.h"
 #include "tools/sluice/options.h"
 #include "tools/sluice/output.h"
@@ -211,17 +212,8 @@ using QueueHandler = ExitCode (*)(const QueueOptions&, const rpc::Channel&);
 Command QueueCommand(const char* name, const char* summary, const char* example,
                      QueueHandler handler, const std::vector<const char*>& formats = {},
                      std::function<void(CLI::App*, QueueOptions*)> extra = {}) {
-  return {"queue", name, summary, example, [handler, formats, extra](CLI::App* app) {
-            auto o = std::make_shared<QueueOptions>();
-            app->add_option("JOB", o->job, "name or id of the job")->required();
-            if (extra) extra(app, o.get());
-            AddServer(app, &o->server);
-            AddFormats(app, &o->output, formats);
-            return [o, handler] {
-              const auto channel = ConnectToController(o->server);
-              return channel.ok() ? handler(*o, **channel) : Complain(channel.status());
-            };
-          }};
+  return MakeJobCommand<QueueOptions>(
+      {"queue", name, summary, example, handler, std::move(extra), formats});
 }
 
 }  // namespace

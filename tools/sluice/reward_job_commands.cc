@@ -12,6 +12,7 @@
 #include "common/rpc/client.h"
 #include "tools/sluice/client.h"
 #include "tools/sluice/commands.h"
+#include "tools/sluice/job_command.h"
 #include "tools/sluice/options.h"
 #include "tools/sluice/output.h"
 #include "tools/sluice/reward_text.h"
@@ -132,17 +133,8 @@ Command RewardCommand(const char* name, const char* summary, const char* example
                       RewardHandler handler,
                       std::function<void(CLI::App*, RewardOptions*)> extra = {},
                       std::vector<const char*> formats = {}) {
-  return {"reward", name, summary, example, [handler, extra, formats](CLI::App* app) {
-            auto o = std::make_shared<RewardOptions>();
-            app->add_option("JOB", o->job, "name or id of the job")->required();
-            if (extra) extra(app, o.get());
-            AddServer(app, &o->server);
-            AddFormats(app, &o->output, formats);
-            return [o, handler] {
-              const auto channel = ConnectToController(o->server);
-              return channel.ok() ? handler(*o, **channel) : Complain(channel.status());
-            };
-          }};
+  return MakeJobCommand<RewardOptions>(
+      {"reward", name, summary, example, handler, std::move(extra), formats});
 }
 
 void AddGeneration(CLI::App* app, RewardOptions* o) {

@@ -10,6 +10,7 @@
 #include "common/rpc/client.h"
 #include "tools/sluice/client.h"
 #include "tools/sluice/commands.h"
+#include "tools/sluice/job_command.h"
 #include "tools/sluice/json_output.h"
 #include "tools/sluice/options.h"
 #include "tools/sluice/output.h"
@@ -161,17 +162,8 @@ using WeightsHandler = ExitCode (*)(const WeightsOptions&, const rpc::Channel&);
 Command WeightsCommand(const char* name, const char* summary, const char* example,
                        WeightsHandler handler,
                        std::function<void(CLI::App*, WeightsOptions*)> extra = {}) {
-  return {"weights", name, summary, example, [handler, extra](CLI::App* app) {
-            auto o = std::make_shared<WeightsOptions>();
-            app->add_option("JOB", o->job, "name or id of the job")->required();
-            if (extra) extra(app, o.get());
-            AddServer(app, &o->server);
-            AddFormats(app, &o->output);
-            return [o, handler] {
-              const auto channel = ConnectToController(o->server);
-              return channel.ok() ? handler(*o, **channel) : Complain(channel.status());
-            };
-          }};
+  return MakeJobCommand<WeightsOptions>(
+      {"weights", name, summary, example, handler, std::move(extra), {}});
 }
 
 void AddVersion(CLI::App* app, WeightsOptions* o) {
