@@ -27,8 +27,7 @@ struct JobCommand {
 // Makes a command that takes a job and calls `handler` with a connection to the controller.
 template <typename Options>
 Command MakeJobCommand(JobCommand<Options> command) {
-  return {command.group, command.name, command.summary, command.example,
-          [command](CLI::App* app) {
+  return {command.group, command.name, command.summary, command.example, [command](CLI::App* app) {
             auto o = std::make_shared<Options>();
             app->add_option("JOB", o->job, "name or id of the job")->required();
             if (command.extra) command.extra(app, o.get());
