@@ -10,7 +10,7 @@
 namespace sluice {
 
 // The process group of LibTorch that a Collective moves its numbers with. Waits for all ranks, and
-// connects each with each. Errors are those of Collective::Join().
+// connects each with each. Errors are those of JoinC10d().
 //
 // This is the one place where a backend is chosen: Gloo, for numbers in the memory of CPUs. A build
 // with CUDA would make a ProcessGroupNCCL here for those of GPUs.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,9 +16,8 @@
 
 namespace sluice {
 
-// One rank's end of a group of processes that move numbers to each other, over LibTorch's c10d
-// (Gloo, over TCP without encryption): those that train one model together, or that a version of
-// the weights is broadcast to.
+// One rank's end of a group of processes that move numbers to each other: those that train one
+// model together, or that a version of the weights is broadcast to. JoinC10d() makes one.
 //
 // All ranks make the same calls in the same order, with spans of equal sizes. Each call first waits
 // until every rank has come to it, however long another rank computes before; only then does a
@@ -45,55 +45,46 @@ class Collective {
     absl::Duration connect = absl::Seconds(10);
   };
 
-  // Waits for all ranks, and connects each with each. `rendezvous` must be empty of an earlier
-  // group's keys; it is not used later.
-  // INVALID_ARGUMENT: the rank is not in the world, or the host is not one of this machine.
-  // RESOURCE_EXHAUSTED: none of the ports is free.
-  // UNIMPLEMENTED: this LibTorch lets nobody choose the ports.
-  static absl::StatusOr<std::unique_ptr<Collective>> Join(const Options& options,
-                                                          Rendezvous* rendezvous);
-  ~Collective();
-  Collective(const Collective&) = delete;
-  Collective& operator=(const Collective&) = delete;
+  virtual ~Collective() = default;
 
-  int rank() const;
-  int world() const;
+  virtual int rank() const = 0;
+  virtual int world() const = 0;
 
   // Replaces the values by their sums over all ranks. The sums have the same bits on all ranks.
-  absl::Status Sum(absl::Span<float> values);
-  absl::Status Sum(absl::Span<double> values);
+  virtual absl::Status Sum(absl::Span<float> values) = 0;
+  virtual absl::Status Sum(absl::Span<double> values) = 0;
   // The same, but only rank `root` gets the sums. The values of the others are undefined then.
-  absl::Status SumTo(int root, absl::Span<float> values);
+  virtual absl::Status SumTo(int root, absl::Span<float> values) = 0;
   // Copies the values of rank `root` to all ranks.
-  absl::Status Broadcast(int root, absl::Span<float> values);
+  virtual absl::Status Broadcast(int root, absl::Span<float> values) = 0;
   // Copies the values of rank `from` to rank `to`. The other ranks need not call it, and return at
   // once if they do.
-  absl::Status Transfer(int from, int to, absl::Span<float> values);
+  virtual absl::Status Transfer(int from, int to, absl::Span<float> values) = 0;
   // Returns what each rank has passed, in order of rank. The lengths may differ.
-  absl::StatusOr<std::vector<std::string>> Gather(absl::string_view mine);
+  virtual absl::StatusOr<std::vector<std::string>> Gather(absl::string_view mine) = 0;
 
   // Rank 0 calls Send(), and all others Receive(), which waits for as long as it takes.
-  absl::Status Send(std::string message);
-  absl::StatusOr<std::string> Receive();
+  virtual absl::Status Send(std::string message) = 0;
+  virtual absl::StatusOr<std::string> Receive() = 0;
 
   // Begins a stream of `bytes` from rank 0 through all ranks, from each to the next, in buckets of
   // `bucket_bytes`, of which the last may be smaller. So each link carries the bytes once. Unlike
   // the calls above, a stream waits for no rank without end, but for the timeout with each bucket.
   // A rank that is gone ends it for those behind it, and for rank 0 if it was the first of them.
-  absl::Status StartStream(uint64_t bytes, uint64_t bucket_bytes);
+  virtual absl::Status StartStream(uint64_t bytes, uint64_t bucket_bytes) = 0;
   // Returns the next bucket, which is valid until the next call. Rank 0 fills it before that call;
   // to the others it has come. Empty: it was the last one, and it has left this rank.
-  absl::StatusOr<absl::Span<char>> NextBucket();
+  virtual absl::StatusOr<absl::Span<char>> NextBucket() = 0;
 
   // Ends the waits for other ranks, now and later, and a stream. Another transfer of data that is
   // under way goes on until its end, or until the timeout. From any thread.
-  void Abort();
-
- private:
-  class Impl;
-  explicit Collective(std::unique_ptr<Impl> impl);
-  const std::unique_ptr<Impl> impl_;
+  virtual void Abort() = 0;
 };
+
+// Makes this process a rank of a group, as JoinC10d() does. Code that may have to join one is given
+// this function, and so does not load LibTorch in programs that never do.
+using JoinCollective = std::function<absl::StatusOr<std::unique_ptr<Collective>>(
+    const Collective::Options&, Rendezvous*)>;
 
 // FAILED_PRECONDITION: `worker` was started without an address for other ranks, which `wish` needs.
 absl::Status NoCollectiveHostError(absl::string_view worker, absl::string_view wish);

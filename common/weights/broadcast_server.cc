@@ -10,7 +10,6 @@
 #include "common/base/clock.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
-#include "common/collective/collective.h"
 #include "common/collective/rendezvous_server.h"
 #include "common/log/log.h"
 #include "common/weights/weight_source.h"
@@ -219,14 +218,14 @@ void BroadcastServer::Broadcast(Group* group, const std::vector<Joiner>& members
 absl::Status BroadcastServer::Send(Group* group, int world, LocalRendezvous* meeting,
                                    const std::vector<std::shared_ptr<const std::string>>& chunks) {
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<Collective> collective,
-                          Collective::Join({.rank = 0,
-                                            .world = world,
-                                            .host = options_.host,
-                                            .ports = options_.ports,
-                                            .timeout = options_.timeout,
-                                            .meet = options_.timeout,
-                                            .connect = options_.timeout},
-                                           meeting));
+                          options_.join({.rank = 0,
+                                         .world = world,
+                                         .host = options_.host,
+                                         .ports = options_.ports,
+                                         .timeout = options_.timeout,
+                                         .meet = options_.timeout,
+                                         .connect = options_.timeout},
+                                        meeting));
   {
     MutexLock lock(&mu_);
     group->collective = collective;

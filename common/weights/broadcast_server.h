@@ -14,12 +14,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
-#include "common/collective/port_range.h"
+#include "common/collective/collective.h"
 
 namespace sluice {
 
-class Collective;
-class LocalRendezvous;
 class RendezvousServer;
 class WeightSource;
 namespace weights::v1 {
@@ -39,6 +37,7 @@ class Manifest;
 class BroadcastServer {
  public:
   struct Options {
+    JoinCollective join;
     // See Collective::Options.
     std::string host;
     PortRange ports;

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/collective/collective.h"
 #include "common/collective/remote_rendezvous.h"
 #include "common/rpc/cancel.h"
 #include "common/rpc/client.h"
@@ -104,14 +103,14 @@ absl::Status BroadcastTransport::Join(const FetchTerms& terms) {
                                .group = seat.group(),
                                .give_up = limit,
                                .cancel = terms.cancel == nullptr ? &never : terms.cancel});
-  SLUICE_ASSIGN_OR_RETURN(group_, Collective::Join({.rank = static_cast<int>(seat.rank()),
-                                                    .world = static_cast<int>(seat.world()),
-                                                    .host = options_.host,
-                                                    .ports = options_.ports,
-                                                    .timeout = limit,
-                                                    .meet = limit,
-                                                    .connect = limit},
-                                                   &rendezvous));
+  SLUICE_ASSIGN_OR_RETURN(group_, options_.join({.rank = static_cast<int>(seat.rank()),
+                                                 .world = static_cast<int>(seat.world()),
+                                                 .host = options_.host,
+                                                 .ports = options_.ports,
+                                                 .timeout = limit,
+                                                 .meet = limit,
+                                                 .connect = limit},
+                                                &rendezvous));
   return group_->StartStream(bytes, seat.bucket_bytes());
 }
 

@@ -11,16 +11,15 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "common/collective/port_range.h"
+#include "common/collective/collective.h"
 #include "common/rpc/channel.h"
 #include "common/weights/transport.h"
 
 namespace sluice {
 
-class Collective;
-
 // How a receiver takes part in broadcasts.
 struct BroadcastOptions {
+  JoinCollective join;
   // See Collective::Options.
   std::string host;
   PortRange ports;

@@ -31,7 +31,10 @@ struct StagedWeights {
   std::string manifest;                       // Id of the manifest: 32 bytes.
   bool candidate = false;                     // The version is on trial at this engine.
   absl::Duration fetch;  // Time from the announcement to the end of the download.
-  uint64_t bytes = 0;    // Bytes downloaded for it.
+  // How long it then waited until the engine had room for it.
+  absl::Duration waited;
+  // Bytes downloaded for it, and for those that it replaced while they waited.
+  uint64_t bytes = 0;
 };
 
 }  // namespace sluice

@@ -115,6 +115,17 @@ class WeightSubscriber::Impl {
     return downloading_ == nullptr ? std::nullopt : downloading_->wait();
   }
 
+  std::optional<RoomWait> room_wait() const {
+    MutexLock lock(&mu_);
+    if (!waiting_ || !without_room_) return std::nullopt;
+    return RoomWait{waiting_->version, *without_room_};
+  }
+
+  void OnRoom() {
+    MutexLock lock(&mu_);
+    changed_.NotifyAll();
+  }
+
   void OnActivated(PolicyVersion version, Fingerprint state, absl::Duration pause) {
     MutexLock lock(&mu_);
     held_version_ = version;
@@ -431,9 +442,32 @@ class WeightSubscriber::Impl {
     not_before_ = absl::ZeroDuration();
   }
 
-  // Waits until there is a version to download.
+  // Whether the engine may take what waits for it.
+  bool CanHandOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!waiting_ || offered_) return false;
+    const bool relabel = waiting_->tensors == nullptr && waiting_->delta == nullptr;
+    return relabel || !options_.has_room || options_.has_room();
+  }
+
+  // Drops what waits for room if the engine must not take it any more: a new trainer has taken
+  // over, the version was on trial and is not any more, or it begins at weights that are damaged.
+  void DropOutdated() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!waiting_) return;
+    if (latest_ && latest_->version == waiting_->version && candidate_ != waiting_->version)
+      waiting_->candidate = false;  // It was promoted.
+    if (waiting_->version.incarnation < newest_.incarnation ||
+        (waiting_->candidate && candidate_ != waiting_->version) ||
+        (waiting_->delta != nullptr && from_nothing_))
+      waiting_.reset();
+  }
+
+  // Waits until there is a version to hand over or to download.
   void AwaitWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     while (!stopping_) {
+      DropOutdated();
+      if (CanHandOver()) return;
+      if (!waiting_) without_room_.reset();
+      else if (!offered_ && !without_room_) without_room_ = Clock::Real()->Monotonic();
       const bool wanted = ShouldDownload();
       const absl::Duration wait = not_before_ - clock_->Monotonic();
       if (wanted && wait <= absl::ZeroDuration()) return;
@@ -448,6 +482,7 @@ class WeightSubscriber::Impl {
   // Whether `latest_` should be downloaded, now or when the back-off is over.
   bool ShouldDownload() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!latest_ || offered_) return false;
+    if (waiting_ && waiting_->version == latest_->version) return false;
     if (channel_ == nullptr && !uses_chain() && options_.folder == nullptr) return false;
     const PolicyVersion version = latest_->version;
     if (version == held_version_) return false;
@@ -461,9 +496,18 @@ class WeightSubscriber::Impl {
              version.number < held_version_.number);
   }
 
-  // Downloads versions. Runs on fetch_thread_.
+  StagedWeights TakeWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    StagedWeights staged = *std::exchange(waiting_, std::nullopt);
+    if (without_room_) staged.waited = Clock::Real()->Monotonic() - *without_room_;
+    without_room_.reset();
+    offered_ = true;
+    return staged;
+  }
+
+  // Downloads versions and hands them over. Runs on fetch_thread_, which alone changes waiting_.
   void FetchLoop() {
     while (true) {
+      std::optional<StagedWeights> ready;
       PublishedVersion latest;
       std::optional<Fingerprint> held;
       absl::Duration announced;
@@ -472,13 +516,23 @@ class WeightSubscriber::Impl {
         MutexLock lock(&mu_);
         AwaitWork();
         if (stopping_) return;
-        latest = *latest_;
-        untold_.reset();
-        if (!from_nothing_) held = held_;
-        announced = announced_;
-        download_cancel_ = &cancel;
-        for (const std::string& liar : std::exchange(liars_, {}))
-          history_.AddFault(liar, HolderFault::kLied, Clock::Real()->Monotonic());
+        if (CanHandOver()) {
+          ready = TakeWaiting();
+        } else {
+          // Two whole versions would take twice the memory.
+          if (waiting_ && waiting_->tensors != nullptr) waiting_.reset();
+          latest = *latest_;
+          untold_.reset();
+          if (!from_nothing_) held = held_;
+          announced = announced_;
+          download_cancel_ = &cancel;
+          for (const std::string& liar : std::exchange(liars_, {}))
+            history_.AddFault(liar, HolderFault::kLied, Clock::Real()->Monotonic());
+        }
+      }
+      if (ready) {
+        on_staged_(*std::move(ready));
+        continue;
       }
 
       // Download without the lock. SetSource() and the destructor can cancel the download through
@@ -490,11 +544,10 @@ class WeightSubscriber::Impl {
 
       // A download that SetSource() or the destructor ended is not a failure. The status does not
       // tell, because a trainer that shuts down answers CANCELLED too.
-      bool failed = false;
+      bool failed = false, tells_relay = false;
       {
         MutexLock lock(&mu_);
         download_cancel_ = nullptr;
-        offered_ = staged.ok();
         if (staged.ok()) {
           staged->fetch = Clock::Real()->Monotonic() - announced;
           fetch_seconds_ = absl::ToDoubleSeconds(staged->fetch);
@@ -507,6 +560,9 @@ class WeightSubscriber::Impl {
                     {{"fetch", fetch_seconds_}});
           staged->candidate = candidate_ == latest.version;
           if (relays && staged->candidate) untold_ = latest;
+          tells_relay = relays && !staged->candidate;
+          if (waiting_) staged->bytes += waiting_->bytes;
+          waiting_ = *std::move(staged);
         }
         if (absl::IsDataLoss(staged.status())) {
           if (ReasonOf(staged.status()) == "WRONG_PATH") from_nothing_ = true;
@@ -522,10 +578,8 @@ class WeightSubscriber::Impl {
         }
       }
 
-      if (staged.ok()) {
-        if (relays && !staged->candidate) options_.relay->SetLatest(latest);
-        on_staged_(*std::move(staged));
-      } else if (failed) {
+      if (tells_relay) options_.relay->SetLatest(latest);
+      if (failed) {
         log::Warning("weights_fetch_failed", {{"job_id", options_.job},
                                               {"version", latest.version.str()},
                                               {"error", staged.status()}});
@@ -725,6 +779,10 @@ class WeightSubscriber::Impl {
   // What the engine holds.
   PolicyVersion held_version_ ABSL_GUARDED_BY(mu_);
   Fingerprint held_ ABSL_GUARDED_BY(mu_);
+  // What was downloaded and is to be handed over, and since when the engine has had no room for it,
+  // on the real monotonic clock.
+  std::optional<StagedWeights> waiting_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Duration> without_room_ ABSL_GUARDED_BY(mu_);
   // The engine has been offered a version and has not answered yet.
   bool offered_ ABSL_GUARDED_BY(mu_) = false;
   // The relay that listed the delta which was offered last; empty: it was the trainer.
@@ -750,6 +808,10 @@ void WeightSubscriber::SetMembers(std::vector<RelayMember> members) {
   impl_->SetMembers(std::move(members));
 }
 std::optional<ObjectFetcher::Wait> WeightSubscriber::wait() const { return impl_->wait(); }
+std::optional<WeightSubscriber::RoomWait> WeightSubscriber::room_wait() const {
+  return impl_->room_wait();
+}
+void WeightSubscriber::OnRoom() { impl_->OnRoom(); }
 void WeightSubscriber::OnActivated(PolicyVersion version, Fingerprint state, absl::Duration pause) {
   impl_->OnActivated(version, state, pause);
 }

@@ -34,7 +34,9 @@ class WeightRelay;
 // announces nothing, `latest` of the folder is followed as well as other rollouts.
 //
 // A download that has begun is completed before the newest version is fetched; otherwise no version
-// would arrive when they come faster than they can be downloaded. A broken connection is opened
+// would arrive when they come faster than they can be downloaded. While the engine has no room for
+// what was downloaded, newer versions are fetched and passed on all the same, and each takes the
+// place of the one before. A broken connection is opened
 // again with back-off. A new address (the trainer restarted elsewhere), given by SetSource(), ends
 // at once the stream and the download from the old address.
 //
@@ -76,6 +78,9 @@ class WeightSubscriber {
     std::function<void(const absl::Status& why)> on_download_failed;
     // Called on the same thread at the end of each download, failed or not. May be empty.
     std::function<void(const ObjectFetcher::Stats& stats)> on_download_ended;
+    // Whether the engine has room for the weights of one more version now. May be empty: it always
+    // has. Called with a lock held, so it must not call the subscriber; see OnRoom().
+    std::function<bool()> has_room;
     // What is known of the version that was activated last, while it is on trial here. Called on
     // the thread of the reports, and may be empty; then the trainer is told nothing.
     std::function<VersionHealth()> health;
@@ -104,12 +109,20 @@ class WeightSubscriber {
   // After a back-off the version is downloaded again, and at the second refusal as a whole. If it
   // was a delta that a relay listed, others are asked for their list first.
   void OnRefused(PolicyVersion version, const std::string& cause, const std::string& tensor);
+  // Tells that Options::has_room returns true again.
+  void OnRoom();
   // Tells that the weights in the engine's memory are damaged, in `tensor`. The next version that
   // it is given, which may be the one it had, begins at nothing.
   void OnDamaged(PolicyVersion version, const std::string& cause, const std::string& tensor);
 
   // What the download that is under way waits for.
   std::optional<ObjectFetcher::Wait> wait() const;
+  // A version that was downloaded and for which the engine has no room.
+  struct RoomWait {
+    PolicyVersion version;
+    absl::Duration since;  // On the real monotonic clock; perhaps an older version waited first.
+  };
+  std::optional<RoomWait> room_wait() const;
 
  private:
   class Impl;

@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/status_text.h"
+#include "common/collective/c10d_collective.h"
 #include "common/daemon/admin_service.h"
 #include "common/log/log.h"
 #include "common/models/adapter.h"
@@ -286,6 +287,7 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
                       .weights = holders.trainer,
                       .rollouts = std::move(holders.rollouts),
                       .rewards = {assignment.rewards().begin(), assignment.rewards().end()},
+                      .join = JoinC10d,
                       .ranks = ranks_,
                       .cores = options_.cores,
                       .ucx_devices = options_.ucx_devices},

@@ -11,7 +11,6 @@
 #include "common/base/failpoint.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
-#include "common/collective/collective.h"
 #include "common/log/log.h"
 #include "common/rpc/convert.h"
 #include "common/weights/file_transport.h"
@@ -49,7 +48,8 @@ std::shared_ptr<FileTransport> MakeFolderTransport(const Session::Options& optio
 std::optional<BroadcastOptions> MakeBroadcastOptions(const Session::Options& options,
                                                      const SessionSpec& spec) {
   if (spec.broadcast.empty()) return std::nullopt;
-  return BroadcastOptions{.host = options.ranks.host, .ports = options.ranks.ports};
+  return BroadcastOptions{
+      .join = options.join, .host = options.ranks.host, .ports = options.ranks.ports};
 }
 
 }  // namespace
@@ -188,11 +188,13 @@ void Session::StartParts() {
                 metrics_.parent_changes.Add(stats.holders_left);
                 metrics_.CountTransports(stats.used_by_transport);
               },
+          .has_room = [this] { return loop_->stats().room_for_version; },
           .health = [this] { return TrialHealth(); }},
       made_.layout, made_.fingerprint, [this](StagedWeights staged) {
         metrics_.fetch.Observe(absl::ToDoubleSeconds(staged.fetch));
         metrics_.fetched_bytes.Add(static_cast<double>(staged.bytes));
-        if (!AwaitRoomFor(staged)) return;
+        if (staged.waited > absl::ZeroDuration())
+          metrics_.room.Observe(absl::ToDoubleSeconds(staged.waited));
         made_.engine->PrepareWeights(&staged);
         loop_->Activate(std::move(staged));
       });
@@ -218,23 +220,6 @@ void Session::StartParts() {
       QueueWatch::Handlers{
           .on_change = [this](const queue::v1::WatchResponse& change) { OnQueueChange(change); }});
   admitter_->Start();
-}
-
-// Runs on the thread that downloads.
-bool Session::AwaitRoomFor(const StagedWeights& staged) {
-  const bool relabel = staged.tensors == nullptr && staged.delta == nullptr;
-  if (relabel || loop_->stats().room_for_version) return true;
-
-  const absl::Duration since = Clock::Real()->Monotonic();
-  const auto set_waiting = [this](std::optional<std::pair<PolicyVersion, absl::Duration>> waiting) {
-    MutexLock lock(&mu_);
-    without_room_ = waiting;
-  };
-  set_waiting(std::pair(staged.version, since));
-  const bool has_room = loop_->AwaitRoomForVersion();
-  set_waiting(std::nullopt);
-  metrics_.room.Observe(absl::ToDoubleSeconds(Clock::Real()->Monotonic() - since));
-  return has_room;
 }
 
 // Runs on the watch's thread.
@@ -376,6 +361,7 @@ std::vector<common::v1::WaitEdge> Session::Explain() const {
          .next = "they are sent again if the connection breaks"}));
   }
   std::optional<ObjectFetcher::Wait> object;
+  std::optional<WeightSubscriber::RoomWait> room;
   {
     MutexLock lock(&mu_);
     if (!damage_.ok()) {
@@ -387,20 +373,22 @@ std::vector<common::v1::WaitEdge> Session::Explain() const {
            .cause = absl::StrCat(options_.worker, " samples nothing: ", damage_.message()),
            .next = "it fetches a whole version and goes on"}));
     }
-    if (without_room_.has_value()) {
-      const auto& [version, since] = *without_room_;
-      edges.push_back(daemon::MakeWaitEdge(
-          options_.worker,
-          {.kind = "VERSION",
-           .id = version.str(),
-           .cause = absl::StrCat(options_.worker, " has version ", version.str(), ", and holds ",
-                                 engine.versions,
-                                 " (weights.resident_versions): ", engine.oldest_answers,
-                                 " answers are still of version ", engine.oldest_version.str()),
-           .next = "the last of these answers ends, or the queue drops it"}));
-      *edges.back().mutable_since() = rpc::ToProto(Clock::Real()->Monotonic() - since);
+    if (!stopping_) {
+      object = weights_->wait();
+      room = weights_->room_wait();
     }
-    if (!stopping_) object = weights_->wait();
+  }
+  if (room.has_value()) {
+    edges.push_back(daemon::MakeWaitEdge(
+        options_.worker,
+        {.kind = "VERSION",
+         .id = room->version.str(),
+         .cause =
+             absl::StrCat(options_.worker, " has version ", room->version.str(), ", and holds ",
+                          engine.versions, " (weights.resident_versions): ", engine.oldest_answers,
+                          " answers are still of version ", engine.oldest_version.str()),
+         .next = "the last of these answers ends, or the queue drops it"}));
+    *edges.back().mutable_since() = rpc::ToProto(Clock::Real()->Monotonic() - room->since);
   }
   if (object.has_value()) {
     const std::string holder = object->holder == kOriginId ? "trainer" : object->holder;
@@ -549,6 +537,8 @@ void Session::OnDamage(const WeightDamage& damage) {
   weights_->OnDamaged(loop_->stats().version, damage.cause,
                       damage.tensors.empty() ? "" : damage.tensors.front());
 }
+
+void Session::OnRoom() { weights_->OnRoom(); }
 
 void Session::OnBroken(absl::Status why) {
   log::Error("engine_broken", {{"job_id", options_.job_name}, {"error", why}});

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
+#include "common/collective/collective.h"
 #include "common/cores/core_share.h"
 #include "common/daemon/collective_flags.h"
 #include "common/daemon/waits.h"
@@ -89,6 +90,7 @@ class Session : private StepLoop::Sink {
     // The rollouts of the job, this one included.
     std::vector<RelayMember> rollouts;
     std::vector<std::string> rewards;  // HOST:PORT of the job's reward daemons.
+    JoinCollective join;               // Used by jobs whose weights are broadcast.
     daemon::CollectiveAddress ranks;   // Where the ranks of a broadcast reach this daemon.
     // The cores that it computes on; not null.
     std::shared_ptr<CoreShare> cores = std::make_shared<CoreShare>(1);
@@ -179,10 +181,8 @@ class Session : private StepLoop::Sink {
   void OnStep(StepEvents events) override;
   void OnActivation(const StagedWeights& staged, const Activation& activation) override;
   void OnDamage(const WeightDamage& damage) override;
+  void OnRoom() override;
   void OnBroken(absl::Status why) override;
-
-  // Waits until the engine has room for these weights. Returns false if it has ended.
-  bool AwaitRoomFor(const StagedWeights& staged) ABSL_LOCKS_EXCLUDED(mu_);
 
   void OnQueueChange(const queue::v1::WatchResponse& change);
   // What is known of the version that samples; see WeightSubscriber::Options.
@@ -226,8 +226,6 @@ class Session : private StepLoop::Sink {
   // Fingerprints in hex, of the highest kDigests versions that sampled here.
   std::map<PolicyVersion, std::string> digests_ ABSL_GUARDED_BY(mu_);
   absl::Status damage_ ABSL_GUARDED_BY(mu_);  // OK: the weights are not known to be damaged.
-  // A version that waits for room in the engine, and since when.
-  std::optional<std::pair<PolicyVersion, absl::Duration>> without_room_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::string trainer_ ABSL_GUARDED_BY(mu_);  // HOST:PORT of the trainer; empty: none for now.
   // Null before StartParts() and after Stop().

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/base/status_text.h"
-#include "common/collective/collective.h"
+#include "common/collective/c10d_collective.h"
 #include "common/daemon/admin_service.h"
 #include "common/daemon/controller_link.h"
 #include "common/daemon/cores.h"
@@ -65,7 +65,8 @@ absl::Status TrainerProgram::Start(const std::string& address, const std::string
   SLUICE_ASSIGN_OR_RETURN(ranks_, daemon::ReadCollectiveFlags(*host_.flags, address));
   if (!ranks_.host.empty()) {
     weights_->SetBroadcasts(std::make_unique<BroadcastServer>(
-        BroadcastServer::Options{.host = ranks_.host, .ports = ranks_.ports}, &rendezvous_));
+        BroadcastServer::Options{.join = JoinC10d, .host = ranks_.host, .ports = ranks_.ports},
+        &rendezvous_));
   }
   daemon::ControllerLink::Options options{.controller = host_.flags->controller,
                                           .id = host_.flags->id,

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/collective/collective.h"
+#include "common/collective/c10d_collective.h"
 #include "common/collective/remote_rendezvous.h"
 #include "common/rpc/channel.h"
 
@@ -53,7 +53,7 @@ bool RankLink::AbortUnlessJoined() {
 
 absl::Status RankLink::Join(const Collective::Options& options, Rendezvous* rendezvous,
                             std::shared_ptr<Collective>* group) {
-  absl::StatusOr<std::unique_ptr<Collective>> joined = Collective::Join(options, rendezvous);
+  absl::StatusOr<std::unique_ptr<Collective>> joined = JoinC10d(options, rendezvous);
   if (cancel_.triggered()) return absl::CancelledError("this rank leaves the group");
   SLUICE_RETURN_IF_ERROR(joined.status());
   MutexLock lock(&mu_);

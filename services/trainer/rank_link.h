@@ -21,7 +21,7 @@ class RankLink {
   ~RankLink();
 
   // Meets the other ranks at rank 0's RendezvousService. `worker` is this daemon's id. With one
-  // rank it does nothing. Errors are those of Collective::Join().
+  // rank it does nothing. Errors are those of JoinC10d().
   // FAILED_PRECONDITION: this daemon has no address for the other ranks.
   // CANCELLED: Abort() was called.
   absl::Status Join(const JobConfig& config, const std::string& worker) ABSL_LOCKS_EXCLUDED(mu_);

@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/trace.h"
+#include "common/daemon/daemon.h"
 #include "tools/sluice/commands.h"
 #include "tools/sluice/options.h"
 
@@ -36,6 +37,7 @@ SluiceApp::SluiceApp()
       "Exit codes: 0 done, 1 failed, 2 misuse or bad config, 3 job failed or cancelled, 4 not "
       "allowed, 5 not found, 6 time-out,\n"
       "7 unreachable, 8 conflict, 130 Ctrl-C. Results go to stdout, all else to stderr.");
+  app_.set_version_flag("--version", daemon::kBuild, "print the version of the command and exit");
   // One command at most: else an argument that is named like a command, such as a job "run", would
   // begin a second one.
   app_.require_subcommand(0, 1);

@@ -33,7 +33,7 @@
 #include "common/base/status.h"
 #include "common/checkpoint/init.h"
 #include "common/checkpoint/model_dir.h"
-#include "common/collective/collective.h"
+#include "common/collective/c10d_collective.h"
 #include "services/trainer/core/checkpoint.h"
 #include "services/trainer/core/trainer.h"
 #include "tests/bench/report.h"
@@ -144,10 +144,10 @@ absl::StatusOr<RankFigures> RunRank(const Options& options, const ModelConfig& c
   if (world > 1) {
     FolderRendezvous meet(dir);
     PrefixedRendezvous second(&meet, "snapshots_");
-    SLUICE_ASSIGN_OR_RETURN(
-        steps, Collective::Join({.rank = rank, .world = world, .timeout = kTimeout}, &meet));
-    SLUICE_ASSIGN_OR_RETURN(
-        snapshots, Collective::Join({.rank = rank, .world = world, .timeout = kTimeout}, &second));
+    SLUICE_ASSIGN_OR_RETURN(steps,
+                            JoinC10d({.rank = rank, .world = world, .timeout = kTimeout}, &meet));
+    SLUICE_ASSIGN_OR_RETURN(snapshots,
+                            JoinC10d({.rank = rank, .world = world, .timeout = kTimeout}, &second));
   }
   RankFigures figures;
   {

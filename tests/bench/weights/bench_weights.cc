@@ -27,6 +27,7 @@
 #include "common/base/clock.h"
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
+#include "common/collective/c10d_collective.h"
 #include "common/collective/rendezvous_server.h"
 #include "common/rpc/caller.h"
 #include "common/rpc/server.h"
@@ -93,7 +94,7 @@ int RunTrainer(const Options& o) {
   service.SetPublisher(kJob, publisher);
   RendezvousServer rendezvous(&callers);
   service.SetBroadcasts(std::make_unique<BroadcastServer>(
-      BroadcastServer::Options{.host = HostOf(o.listen)}, &rendezvous));
+      BroadcastServer::Options{.join = JoinC10d, .host = HostOf(o.listen)}, &rendezvous));
   grpc::Service* const services[] = {service.service(), rendezvous.service()};
   const auto server = rpc::Server::Start({.address = o.listen}, services);
   SLUICE_CHECK(server.ok());
@@ -135,7 +136,7 @@ int RunReceiver(const Options& o) {
   const bool holds_first = o.id != RolloutId(o.receivers);  // The last one joins late.
   const TensorSet held = Weights(o.mib, holds_first ? 0 : 1000);
   std::optional<BroadcastOptions> broadcast;
-  if (o.fan_out == "c10d") broadcast = {.host = HostOf(o.listen)};
+  if (o.fan_out == "c10d") broadcast = {.join = JoinC10d, .host = HostOf(o.listen)};
   std::unique_ptr<WeightSubscriber> subscriber;
   const auto on_staged = [&](StagedWeights staged) {
     Say(absl::StrCat("staged ", staged.version.number));

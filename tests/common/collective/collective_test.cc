@@ -1,4 +1,4 @@
-#include "common/collective/collective.h"
+#include "common/collective/c10d_collective.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,8 +29,8 @@ void RunRanks(int world, const std::function<void(Collective&)>& body,
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world; ++rank) {
     threads.emplace_back([&, rank] {
-      absl::StatusOr<std::unique_ptr<Collective>> group = Collective::Join(
-          {.rank = rank, .world = world, .ports = ports, .timeout = timeout}, &rendezvous);
+      absl::StatusOr<std::unique_ptr<Collective>> group =
+          JoinC10d({.rank = rank, .world = world, .ports = ports, .timeout = timeout}, &rendezvous);
       ASSERT_TRUE(group.ok()) << group.status();
       body(**group);
     });
@@ -276,8 +276,7 @@ TEST(LocalRendezvousTest, KeepsNoMoreThanItMayAndEndsWaitsWhenItCloses) {
 
 TEST(CollectiveJoinTest, ARankThatNeverComesIsAnError) {
   LocalRendezvous rendezvous;
-  const auto group =
-      Collective::Join({.rank = 0, .world = 2, .meet = absl::Milliseconds(50)}, &rendezvous);
+  const auto group = JoinC10d({.rank = 0, .world = 2, .meet = absl::Milliseconds(50)}, &rendezvous);
   EXPECT_EQ(ReasonOf(group.status()), "RANK_LOST") << group.status();
 }
 
@@ -285,7 +284,7 @@ TEST(CollectiveJoinTest, ARankThatComesAndIsLostBeforeItIsConnectedIsAnError) {
   for (int rank = 0; rank < 2; ++rank) {
     LocalRendezvous rendezvous;
     ASSERT_TRUE(rendezvous.Set(absl::StrCat("here/", 1 - rank), "").ok());
-    const auto group = Collective::Join(
+    const auto group = JoinC10d(
         {.rank = rank, .world = 2, .timeout = absl::Hours(1), .connect = absl::Milliseconds(100)},
         &rendezvous);
     EXPECT_EQ(ReasonOf(group.status()), "RANK_LOST") << group.status();
@@ -294,13 +293,13 @@ TEST(CollectiveJoinTest, ARankThatComesAndIsLostBeforeItIsConnectedIsAnError) {
 
 TEST(CollectiveJoinTest, AnAddressOfAnotherMachineIsRefused) {
   LocalRendezvous rendezvous;
-  const auto group = Collective::Join({.rank = 0, .world = 1, .host = "192.0.2.1"}, &rendezvous);
+  const auto group = JoinC10d({.rank = 0, .world = 1, .host = "192.0.2.1"}, &rendezvous);
   EXPECT_EQ(group.status().code(), absl::StatusCode::kInvalidArgument) << group.status();
 }
 
 TEST(CollectiveJoinTest, ARankOutsideOfTheGroupIsRefused) {
   LocalRendezvous rendezvous;
-  EXPECT_EQ(Collective::Join({.rank = 2, .world = 2}, &rendezvous).status().code(),
+  EXPECT_EQ(JoinC10d({.rank = 2, .world = 2}, &rendezvous).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -357,7 +356,7 @@ TEST(CollectivePortsTest, ARangeWithoutAFreePortIsNamedWithTheFlag) {
   LocalRendezvous rendezvous;
 
   const auto group =
-      Collective::Join({.rank = 0, .world = 1, .ports = {taken.port, taken.port}}, &rendezvous);
+      JoinC10d({.rank = 0, .world = 1, .ports = {taken.port, taken.port}}, &rendezvous);
 
   EXPECT_EQ(group.status().code(), absl::StatusCode::kResourceExhausted) << group.status();
   EXPECT_THAT(group.status().message(), testing::HasSubstr(absl::StrCat(taken.port)));
@@ -366,8 +365,8 @@ TEST(CollectivePortsTest, ARangeWithoutAFreePortIsNamedWithTheFlag) {
 
 TEST(CollectivePortsTest, AnAddressOfAnotherMachineIsRefused) {
   LocalRendezvous rendezvous;
-  const auto group = Collective::Join(
-      {.rank = 0, .world = 1, .host = "192.0.2.1", .ports = {29500, 29600}}, &rendezvous);
+  const auto group =
+      JoinC10d({.rank = 0, .world = 1, .host = "192.0.2.1", .ports = {29500, 29600}}, &rendezvous);
   EXPECT_EQ(group.status().code(), absl::StatusCode::kInvalidArgument) << group.status();
 }
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "common/collective/collective.h"
+#include "common/collective/c10d_collective.h"
 #include "common/collective/remote_rendezvous.h"
 #include "common/rpc/cancel.h"
 #include "common/rpc/client.h"
@@ -22,8 +22,9 @@ constexpr absl::Duration kForOthers = absl::Hours(1);
 class BroadcastTest : public FleetTest {
  protected:
   static Ways Broadcasts(FanOut fan_out = FanOut::kStar) {
-    return {.fan_out = fan_out,
-            .broadcast = BroadcastOptions{.host = "127.0.0.1", .wait = kForOthers}};
+    return {
+        .fan_out = fan_out,
+        .broadcast = BroadcastOptions{.join = JoinC10d, .host = "127.0.0.1", .wait = kForOthers}};
   }
 
   // Joins the broadcast of the version that is staged, before any rollout has heard of it.
@@ -49,10 +50,10 @@ class BroadcastTest : public FleetTest {
                                  .incarnation = 1,
                                  .group = seat.group(),
                                  .cancel = &never});
-    auto group = Collective::Join({.rank = static_cast<int>(seat.rank()),
-                                   .world = static_cast<int>(seat.world()),
-                                   .meet = absl::Seconds(60)},
-                                  &rendezvous);
+    auto group = JoinC10d({.rank = static_cast<int>(seat.rank()),
+                           .world = static_cast<int>(seat.world()),
+                           .meet = absl::Seconds(60)},
+                          &rendezvous);
     return group.ok() ? *std::move(group) : nullptr;
   }
 };

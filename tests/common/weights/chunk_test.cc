@@ -78,7 +78,9 @@ TEST(ChunkTest, DamagedHeadersNeitherWriteOutsideNorCrash) {
     uint64_t written = 0;
     // AddressSanitizer reports a write outside the buffers.
     const absl::Status status = DecodeFullChunk(bad, &to, &written);
-    if (!status.ok()) EXPECT_EQ(written, 0u);
+    if (!status.ok()) {
+      EXPECT_EQ(written, 0u);
+    }
   }
 }
 

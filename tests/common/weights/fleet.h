@@ -14,6 +14,7 @@
 #include "common/base/id.h"
 #include "common/base/mutex.h"
 #include "common/checkpoint/tensor_set.h"
+#include "common/collective/c10d_collective.h"
 #include "common/collective/rendezvous_server.h"
 #include "common/rpc/caller.h"
 #include "common/rpc/server.h"
@@ -41,6 +42,7 @@ struct Ways {
   FanOut fan_out = FanOut::kStar;
   absl::Duration silent = absl::Seconds(20);
   std::optional<BroadcastOptions> broadcast;
+  std::function<bool()> has_room;  // See WeightSubscriber::Options.
 };
 
 class FleetTest : public testing::Test {
@@ -77,7 +79,8 @@ class FleetTest : public testing::Test {
                                         .shared_memory = ways.shared_memory,
                                         .broadcast = ways.broadcast,
                                         .relay = relay_,
-                                        .limits = {.silent = ways.silent}};
+                                        .limits = {.silent = ways.silent},
+                                        .has_room = ways.has_room};
       if (!ways.ucx_devices.empty()) options.ucx_devices = ways.ucx_devices;
       if (ways.folder) options.folder = std::make_shared<FileTransport>(folder, kFleetJob);
       options.on_download_ended = [this](const ObjectFetcher::Stats& stats) {
@@ -97,6 +100,7 @@ class FleetTest : public testing::Test {
             subscriber_->OnActivated(staged.version, staged.state, absl::ZeroDuration());
             MutexLock lock(&mu_);
             version_ = staged.version;
+            taken_.push_back(std::move(staged));
             changed_.NotifyAll();
           });
       subscriber_->SetMembers(std::move(members));
@@ -124,7 +128,7 @@ class FleetTest : public testing::Test {
       }
       return true;
     }
-    void SetSource(const std::string& trainer) { subscriber_->SetSource(trainer); }
+    WeightSubscriber& subscriber() { return *subscriber_; }
 
     Fingerprint state() {
       MutexLock lock(&mu_);
@@ -137,6 +141,10 @@ class FleetTest : public testing::Test {
     std::string last_fault() {
       MutexLock lock(&mu_);
       return last_fault_;
+    }
+    std::vector<StagedWeights> taken() {
+      MutexLock lock(&mu_);
+      return taken_;
     }
     std::string parent() {
       MutexLock lock(&mu_);
@@ -167,6 +175,7 @@ class FleetTest : public testing::Test {
     CondVar changed_;
     TensorSet held_ ABSL_GUARDED_BY(mu_);
     PolicyVersion version_ ABSL_GUARDED_BY(mu_);
+    std::vector<StagedWeights> taken_ ABSL_GUARDED_BY(mu_);  // In the order of their activation.
     std::map<std::string, uint64_t> bytes_ ABSL_GUARDED_BY(mu_);
     std::string last_fault_ ABSL_GUARDED_BY(mu_), parent_ ABSL_GUARDED_BY(mu_);
     int downloads_ ABSL_GUARDED_BY(mu_) = 0;
@@ -247,7 +256,7 @@ class FleetTest : public testing::Test {
   const std::string folder_ = testing_data::TempPath("fleet-" + ToHex(RandomId16()));
   // Small buckets, and time enough on a slow machine.
   static inline const BroadcastServer::Options kBroadcasts = {
-      .host = "127.0.0.1", .bucket_bytes = 10'000, .timeout = absl::Seconds(60)};
+      .join = JoinC10d, .host = "127.0.0.1", .bucket_bytes = 10'000, .timeout = absl::Seconds(60)};
   rpc::CallerTable callers_;
   RendezvousServer rendezvous_;
   BroadcastServer* broadcasts_ = nullptr;  // That of trainer_.

@@ -109,7 +109,7 @@ TEST_F(FleetTest, AVersionThatTheTrainerHasAnnouncedComesFromTheFolderWhenTheTra
   const auto server = *rpc::Server::Start({}, services);
   rollout(0).Join(initial_, {.folder = true}, folder_, server->address(), {});
   ASSERT_TRUE(rollout(0).AwaitDownloads(1)) << "it has heard of the version";
-  rollout(0).SetSource("");
+  rollout(0).subscriber().SetSource("");
   ASSERT_TRUE(rollout(0).Await(last.version));
   EXPECT_EQ(rollout(0).state(), last.state);
   server->Drain(absl::ZeroDuration());

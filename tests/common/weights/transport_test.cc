@@ -26,6 +26,7 @@
 #include "common/base/mutex.h"
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
+#include "common/collective/c10d_collective.h"
 #include "common/collective/rendezvous_server.h"
 #include "common/rpc/caller.h"
 #include "common/rpc/cancel.h"
@@ -279,14 +280,15 @@ class BroadcastWire : public Wire {
   }
 
  private:
-  static inline const BroadcastOptions kOptions = {.host = "127.0.0.1",
-                                                   .wait = absl::ZeroDuration()};
+  static inline const BroadcastOptions kOptions = {
+      .join = JoinC10d, .host = "127.0.0.1", .wait = absl::ZeroDuration()};
 
   // The call JoinBroadcast as a trainer serves it.
   class Service : public weights::v1::WeightsService::Service {
    public:
     Service(std::shared_ptr<WeightSource> source, RendezvousServer* rendezvous)
-        : broadcasts({.host = "127.0.0.1", .least = 1}, rendezvous), source_(std::move(source)) {}
+        : broadcasts({.join = JoinC10d, .host = "127.0.0.1", .least = 1}, rendezvous),
+          source_(std::move(source)) {}
     BroadcastServer broadcasts;
 
    private:

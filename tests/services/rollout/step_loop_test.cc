@@ -41,6 +41,12 @@ class Listener : public StepLoop::Sink {
     changed_.NotifyAll();
   }
 
+  void OnRoom() override {
+    MutexLock lock(&mu_);
+    ++rooms_;
+    changed_.NotifyAll();
+  }
+
   void OnBroken(absl::Status why) override {
     MutexLock lock(&mu_);
     broken_ = why;
@@ -67,6 +73,11 @@ class Listener : public StepLoop::Sink {
     while (damages_.empty()) changed_.Wait(&mu_);
   }
 
+  void AwaitRooms(int count) {
+    MutexLock lock(&mu_);
+    while (rooms_ < count) changed_.Wait(&mu_);
+  }
+
   void AwaitFailures(size_t count) {
     MutexLock lock(&mu_);
     while (failures_.size() < count) changed_.Wait(&mu_);
@@ -84,7 +95,7 @@ class Listener : public StepLoop::Sink {
   std::vector<Activation> activations_;
   std::vector<WeightDamage> damages_;
   absl::Status broken_;
-  int ended_ = 0;
+  int ended_ = 0, rooms_ = 0;
 };
 
 Request Ask(uint64_t id, uint32_t max_tokens) {
@@ -144,7 +155,7 @@ class Pauser : public Listener {
   std::atomic<bool> pauses_ = true;
 };
 
-TEST(StepLoopTest, AVersionWaitsForRoomUntilTheAnswersOfTheOldestHaveEnded) {
+TEST(StepLoopTest, ThereIsRoomForAVersionWhenTheAnswersOfTheOldestHaveEnded) {
   auto engine = TinyEngine(1, {.slots = 8, .max_versions = 2});
   Pauser pauser;
   CoreShare cores(1);
@@ -153,7 +164,7 @@ TEST(StepLoopTest, AVersionWaitsForRoomUntilTheAnswersOfTheOldestHaveEnded) {
 
   // Starts an answer, and replaces its version.
   const auto replace_under = [&](int64_t number) {
-    EXPECT_TRUE(loop.AwaitRoomForVersion());
+    EXPECT_TRUE(loop.stats().room_for_version);
     EXPECT_EQ(loop.stats().versions, 1u);
     const auto id = static_cast<uint64_t>(number);
     loop.Add({Ask(id, 100)});
@@ -163,17 +174,17 @@ TEST(StepLoopTest, AVersionWaitsForRoomUntilTheAnswersOfTheOldestHaveEnded) {
     pauser.AwaitActivations(id);
     EXPECT_EQ(loop.stats().versions, 2u);
     EXPECT_EQ(loop.stats().oldest_answers, 1u);
-    return std::async(std::launch::async, [&] { return loop.AwaitRoomForVersion(); });
+    EXPECT_FALSE(loop.stats().room_for_version);
   };
 
-  std::future<bool> room = replace_under(1);
+  replace_under(1);
   loop.Abort(1, AbortReason::kCancelled);
-  EXPECT_TRUE(room.get());
+  pauser.AwaitRooms(1);
 
-  room = replace_under(2);
+  replace_under(2);
   pauser.pauses_ = false;
   loop.SetPaused(false);
-  EXPECT_TRUE(room.get());
+  pauser.AwaitRooms(2);
   pauser.AwaitEnded(1);
   {
     MutexLock lock(&pauser.mu_);
@@ -182,10 +193,10 @@ TEST(StepLoopTest, AVersionWaitsForRoomUntilTheAnswersOfTheOldestHaveEnded) {
   }
 
   pauser.pauses_ = true;
-  room = replace_under(3);
+  replace_under(3);
   loop.Stop();
-  EXPECT_FALSE(room.get()) << "the loop has ended";
-  EXPECT_FALSE(loop.AwaitRoomForVersion());
+  MutexLock lock(&pauser.mu_);
+  EXPECT_EQ(pauser.rooms_, 2) << "once each time, and not for a loop that has ended";
 }
 
 // An activation reads an eighth of the weights again, in which the bit is not.

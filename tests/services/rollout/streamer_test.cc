@@ -21,6 +21,7 @@ class IgnoringSink : public StepLoop::Sink {
   void OnStep(StepEvents) override {}
   void OnActivation(const StagedWeights&, const Activation&) override {}
   void OnDamage(const WeightDamage&) override {}
+  void OnRoom() override {}
   void OnBroken(absl::Status why) override { ADD_FAILURE() << why; }
 };
 

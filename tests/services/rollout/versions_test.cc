@@ -379,6 +379,7 @@ TEST(VersionsTest, ABitThatFlipsInAnOlderVersionIsFoundAndAllAnswersGoOnWithAWho
     EXPECT_THAT(damage->cause, HasSubstr("not those of version 1:0"));
     EXPECT_THAT(damage->tensors, ElementsAre("model.layers.0.self_attn.q_proj.weight"));
     EXPECT_TRUE(engine->damaged());
+    EXPECT_EQ(engine->Stats().versions, 1u) << "the whole version that comes needs their memory";
 
     ASSERT_TRUE(Accepts(engine.get(), Stage(9, {1, 99})));
     EXPECT_FALSE(engine->damaged());

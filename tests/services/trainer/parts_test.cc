@@ -16,7 +16,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/file.h"
 #include "common/base/splitmix.h"
-#include "common/collective/collective.h"
+#include "common/collective/c10d_collective.h"
 #include "common/collective/rendezvous.h"
 #include "nlohmann/json.hpp"
 #include "services/trainer/core/checkpoint.h"
@@ -84,8 +84,8 @@ class Ranks {
     std::vector<std::thread> joins;
     for (int rank = 0; rank < world; ++rank) {
       joins.emplace_back([&, rank] {
-        absl::StatusOr<std::unique_ptr<Collective>> joined = Collective::Join(
-            {.rank = rank, .world = world, .timeout = absl::Seconds(60)}, &rendezvous_);
+        absl::StatusOr<std::unique_ptr<Collective>> joined =
+            JoinC10d({.rank = rank, .world = world, .timeout = absl::Seconds(60)}, &rendezvous_);
         ASSERT_TRUE(joined.ok()) << joined.status();
         groups[rank] = *std::move(joined);
       });

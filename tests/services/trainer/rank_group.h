@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/collective/collective.h"
+#include "common/collective/c10d_collective.h"
 #include "services/trainer/core/trainer.h"
 
 namespace sluice::trainer {
@@ -30,14 +30,14 @@ class RankGroup {
     for (int rank = world - 1; rank >= 0; --rank) {
       const auto start = [this, rank, world, config, teacher, checkpoint_dir,
                           settings = settings_of(rank)] {
-        absl::StatusOr<std::unique_ptr<Collective>> collective = Collective::Join(
-            {.rank = rank, .world = world, .timeout = absl::Seconds(60)}, &rendezvous_);
+        absl::StatusOr<std::unique_ptr<Collective>> collective =
+            JoinC10d({.rank = rank, .world = world, .timeout = absl::Seconds(60)}, &rendezvous_);
         ASSERT_TRUE(collective.ok()) << collective.status();
         std::shared_ptr<Collective> snapshots;
         if (settings.shard != Shard::kNone) {
           PrefixedRendezvous second(&rendezvous_, "snapshots/");
-          absl::StatusOr<std::unique_ptr<Collective>> joined = Collective::Join(
-              {.rank = rank, .world = world, .timeout = absl::Seconds(60)}, &second);
+          absl::StatusOr<std::unique_ptr<Collective>> joined =
+              JoinC10d({.rank = rank, .world = world, .timeout = absl::Seconds(60)}, &second);
           ASSERT_TRUE(joined.ok()) << joined.status();
           snapshots = *std::move(joined);
         }

@@ -23,7 +23,7 @@ const Scrubber& Plain() {
 }
 
 TEST(Scrub, TakesOutASecretInEachForm) {
-  for (const std::string text : {
+  for (const std::string& text : {
            absl::StrCat("-----BEGIN PRIVATE KEY-----\nMIG", kCanary, "\n-----END PRIVATE KEY-----"),
            absl::StrCat("-----BEGIN EC PRIVATE KEY-----\nMIG", kCanary),  // Cut off.
            absl::StrCat("rediss://default:", kCanary, "@redis.example:6379/0"),

@@ -49,12 +49,6 @@ void StepLoop::Activate(StagedWeights staged) {
   changed_.NotifyAll();
 }
 
-bool StepLoop::AwaitRoomForVersion() {
-  MutexLock lock(&mu_);
-  while (!stats_.room_for_version && !ended_) room_.Wait(&mu_);
-  return !ended_;
-}
-
 void StepLoop::CheckWeights(WeightsCheckDone done) {
   {
     MutexLock lock(&mu_);
@@ -82,7 +76,6 @@ void StepLoop::RefuseChecks(std::vector<WeightsCheckDone> checks) {
   {
     MutexLock lock(&mu_);
     ended_ = true;
-    room_.NotifyAll();
     std::move(inbox_.checks.begin(), inbox_.checks.end(), std::back_inserter(checks));
     inbox_.checks.clear();
   }
@@ -184,9 +177,14 @@ void StepLoop::VerifyPart() {
 }
 
 void StepLoop::UpdateStats() {
-  MutexLock lock(&mu_);
-  stats_ = engine_->Stats();
-  if (stats_.room_for_version) room_.NotifyAll();
+  bool had_room = false, has_room = false;
+  {
+    MutexLock lock(&mu_);
+    had_room = stats_.room_for_version;
+    stats_ = engine_->Stats();
+    has_room = stats_.room_for_version;
+  }
+  if (has_room && !had_room) sink_->OnRoom();
 }
 
 void StepLoop::Run() {

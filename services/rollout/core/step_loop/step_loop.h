@@ -41,6 +41,9 @@ class StepLoop {
     // to. Damage that an activation finds is in its result. From either on, the loop takes no step
     // until weights are activated.
     virtual void OnDamage(const WeightDamage& damage) = 0;
+    // The engine has room for the weights of another version (EngineStats::room_for_version), which
+    // it had not before.
+    virtual void OnRoom() = 0;
     // The engine is broken and the thread has ended.
     virtual void OnBroken(absl::Status why) = 0;
   };
@@ -61,9 +64,6 @@ class StepLoop {
   // Activates the weights before the next step. If it is called several times before that step, the
   // last call counts.
   void Activate(StagedWeights staged) ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until the engine has room for the weights of another version. Returns false if the loop
-  // has ended.
-  bool AwaitRoomForVersion() ABSL_LOCKS_EXCLUDED(mu_);
   // Has the engine read all its weights again before the next step, and calls `done` with what it
   // found, on the step thread. `done` must not block.
   // UNAVAILABLE: the loop has ended.
@@ -106,7 +106,6 @@ class StepLoop {
 
   mutable Mutex mu_;
   CondVar changed_;  // The step thread waits for it.
-  CondVar room_;     // AwaitRoomForVersion() does.
   Inbox inbox_ ABSL_GUARDED_BY(mu_);
   bool paused_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;  // The thread takes nothing from the inbox any more.

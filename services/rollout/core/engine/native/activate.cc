@@ -154,10 +154,6 @@ absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& st
 
   if (activation.accepted) {
     // Keys and values that damaged weights gave must not be read.
-    if (damaged_) {
-      scheduler_.DropKeptWeights();
-      older_.clear();
-    }
     if (!relabel) scheduler_.SwitchWeights(Salt(), kv == KvPolicy::kRecompute || damaged_);
     damaged_ = false;
     const PolicyVersion before = std::exchange(version_, staged.version);
@@ -175,6 +171,7 @@ absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& st
       version_ = before;
     }
   }
+  if (damaged_) DropOlder();
   activation.version = version_;
   SLUICE_FAILPOINT("rollout.activate.after");
   activation.seconds = SecondsSince(start);
@@ -278,7 +275,8 @@ std::optional<WeightDamage> NativeEngine::VerifyAll() {
 std::optional<WeightDamage> NativeEngine::VerifyPart() {
   const std::vector<int64_t>& tensors = held_.rotation.next();
   std::optional<WeightDamage> damage = Compare(held_, tensors, model_->Fingerprints(tensors));
-  if (!damage.has_value()) held_.rotation.Pass(stats_.tokens_generated);
+  if (damage.has_value()) DropOlder();
+  else held_.rotation.Pass(stats_.tokens_generated);
   return damage;
 }
 

@@ -23,7 +23,10 @@ WeightsCheck NativeEngine::CheckWeights(std::optional<WeightDamage>* damage) {
     else older->rotation.PassAll(stats_.tokens_generated);
   }
 
-  if (wrong.has_value()) check.tensors = wrong->tensors;
+  if (wrong.has_value()) {
+    check.tensors = wrong->tensors;
+    DropOlder();
+  }
   *damage = known ? std::nullopt : std::move(wrong);
   return check;
 }

@@ -130,6 +130,11 @@ void NativeEngine::FreeUnusedWeights() {
                 [&](const OlderWeights& older) { return scheduler_.keepers(older.epoch) == 0; });
 }
 
+void NativeEngine::DropOlder() {
+  scheduler_.DropKeptWeights();
+  older_.clear();
+}
+
 uint64_t NativeEngine::EpochOf(PolicyVersion version) const {
   if (version == held_.version) return scheduler_.epoch();
   for (const OlderWeights& older : older_) {

@@ -176,6 +176,9 @@ class NativeEngine : public Engine {
   bool keeps_versions() const { return options_.max_versions > 1; }
   bool HasRoom() const;
   void FreeUnusedWeights();
+  // Lets go of the older versions. Nothing is computed by them once weights are known as damaged,
+  // and there must be memory for a whole version beside those held.
+  void DropOlder();
   // The epoch of a version that is held; 0: it is not.
   uint64_t EpochOf(PolicyVersion version) const;
   absl::Status MakeDetokenizer(const Request& request, RequestState* state) const;
