@@ -85,8 +85,8 @@ absl::Status NoFreePortError(const PortRange& ports, const std::string& host,
                              absl::string_view why) {
   return ErrorWith(
       absl::StatusCode::kResourceExhausted,
-      {.hint = "end what listens there, or start the trainers with more --collective-ports: a "
-               "rank needs one, and with trainer.shard two"},
+      {.hint = "end what listens there, or start this daemon with more --collective-ports: a rank "
+               "of a trainer needs two, and one of a broadcast needs one"},
       absl::StrCat("no port of ", ports.text(), " is free for a rank on ", host, ": ", why));
 }
 
@@ -100,7 +100,7 @@ absl::StatusOr<Device> ListenOnOneOf(const PortRange& ports, const std::string& 
       Device device = c10d::ProcessGroupGloo::createDeviceForHostname(host);
       if (search.bound) return device;
       return absl::UnimplementedError(
-          "the Gloo of this LibTorch listens on ports of its own choice; start the trainers "
+          "the Gloo of this LibTorch listens on ports of its own choice; start this daemon "
           "without --collective-ports");
     } catch (const std::exception& e) {
       // Another rank can have bound the same port, and have been the first to listen on it.

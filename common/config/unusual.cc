@@ -93,6 +93,13 @@ void CheckUnusualFinish(const job::v1::JobSpec& spec, SpecProblems& check) {
                "wait holds the step for it; drop and shrink end it sooner");
 }
 
+void CheckUnusualTransports(const job::v1::JobSpec& spec, SpecProblems& check) {
+  check.WarnIf(spec.weights().ucx() && spec.weights().has_broadcast(), "weights.broadcast", "is ",
+               spec.weights().broadcast(),
+               ", and weights.ucx is true: rollouts that can "
+               "read over UCX take part in no broadcast. Leave out one of the two");
+}
+
 void CheckUnusualKeeping(const job::v1::JobSpec& spec, SpecProblems& check) {
   const job::v1::Checkpoint& checkpoint = spec.checkpoint();
   check.WarnIf(checkpoint.every_steps() == 0 && !checkpoint.has_every(), "checkpoint.every_steps",
@@ -142,6 +149,7 @@ void CheckUnusual(const job::v1::JobSpec& spec, SpecProblems* problems) {
   CheckUnusualTraining(spec, *problems);
   if (spec.kind() == "rl") CheckUnusualSampling(spec, *problems);
   CheckUnusualFinish(spec, *problems);
+  CheckUnusualTransports(spec, *problems);
   CheckUnusualKeeping(spec, *problems);
   CheckUnusualGenerators(spec, *problems);
 }

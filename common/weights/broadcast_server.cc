@@ -31,17 +31,6 @@ absl::StatusOr<weights::v1::Manifest> ReadWhole(const WeightSource& source, cons
                "no whole version that is kept has this manifest");
 }
 
-weights::v1::JoinBroadcastResponse DeclineAlone(const std::string& worker) {
-  weights::v1::JoinBroadcastResponse response;
-  common::v1::WaitEdge& edge = *response.mutable_edge();
-  edge.mutable_waiter()->set_kind(common::v1::NODE_KIND_DAEMON);
-  edge.mutable_waiter()->set_id(worker);
-  edge.mutable_on()->set_kind(common::v1::NODE_KIND_VERSION);
-  edge.set_cause("too few rollouts want this version as a whole at this moment");
-  edge.set_next("it is fetched by calls");
-  return response;
-}
-
 }  // namespace
 
 // Rollouts that want the same version. Only its thread uses what has no guard.
@@ -49,6 +38,7 @@ struct BroadcastServer::Group {
   std::string job, manifest;
   weights::v1::Manifest version;
   std::thread thread;
+  std::string seats;  // Name of the group at the rendezvous; empty: there is none.
 
   // Guarded by mu_ of the server.
   std::vector<Joiner> joiners;
@@ -75,7 +65,7 @@ void BroadcastServer::Join(Joiner joiner) {
     if (!stopping_) former = Enter(std::move(joiner), *std::move(version), &ended);
     else former = std::move(joiner);
   }
-  for (Group& group : ended) group.thread.join();
+  End(std::move(ended));
   if (former.has_value())
     former->answer(absl::UnavailableError("the call came again, or the trainer shuts down"));
 }
@@ -124,7 +114,16 @@ void BroadcastServer::Stop() {
     }
     groups.swap(groups_);  // Keeps their addresses.
   }
-  for (Group& group : groups) group.thread.join();
+  End(std::move(groups));
+}
+
+void BroadcastServer::End(std::list<Group> groups) {
+  for (Group& group : groups) {
+    group.thread.join();
+    // Not at the end of the broadcast: ranks that this one is not connected with may still look for
+    // each other's addresses then.
+    if (!group.seats.empty()) rendezvous_->RemoveGroup(group.seats);
+  }
 }
 
 void BroadcastServer::Run(Group* group) {
@@ -139,7 +138,7 @@ void BroadcastServer::Run(Group* group) {
   } else {
     for (const Joiner& member : members) {
       if (stopping) member.answer(absl::UnavailableError("the trainer is shutting down"));
-      else member.answer(DeclineAlone(member.worker));
+      else member.answer(weights::v1::JoinBroadcastResponse());
     }
   }
   MutexLock lock(&mu_);
@@ -188,6 +187,7 @@ void BroadcastServer::Broadcast(Group* group, const std::vector<Joiner>& members
   std::set<std::string> workers;
   for (const Joiner& member : members) workers.insert(member.worker);
   seat.set_group(ToHex(RandomId16()));
+  group->seats = seat.group();
   const auto meeting = rendezvous_->AddGroup(group->job, seat.group(), std::move(workers));
   {
     MutexLock lock(&mu_);
@@ -203,7 +203,6 @@ void BroadcastServer::Broadcast(Group* group, const std::vector<Joiner>& members
   }
 
   const absl::Status sent = Send(group, world, meeting.get(), chunks);
-  rendezvous_->RemoveGroup(seat.group());
   if (sent.ok()) {
     for (const auto& chunk : chunks)
       members.front().source->OnSent(chunk == nullptr ? 0 : chunk->size());

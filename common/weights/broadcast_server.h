@@ -72,6 +72,8 @@ class BroadcastServer {
   std::optional<Joiner> Enter(Joiner joiner, weights::v1::Manifest version, std::list<Group>* ended)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Run(Group* group) ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits for the threads of groups that end.
+  void End(std::list<Group> groups) ABSL_LOCKS_EXCLUDED(mu_);
   // Waits until the group is to be closed, and closes it. Returns those that are in it.
   std::vector<Joiner> Close(Group* group) ABSL_LOCKS_EXCLUDED(mu_);
   void Broadcast(Group* group, const std::vector<Joiner>& members) ABSL_LOCKS_EXCLUDED(mu_);

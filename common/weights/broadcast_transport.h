@@ -32,8 +32,10 @@ struct BroadcastOptions {
 // next; nothing else protects them than the SHA-256 of each object. All other objects, and all if
 // there is no broadcast, are missing here.
 //
-// Another receiver that dies, hangs or is late ends the broadcast for those behind it, after the
-// limit of silence at the latest. What has come by then is not fetched again.
+// Another receiver that dies or is late ends the broadcast for those behind it, after the limit of
+// silence at the latest. One that hangs also ends it for those before it, because Gloo gives up all
+// connections of a rank when one of them has moved nothing for that long. What has come by then is
+// not fetched again.
 class BroadcastTransport : public Transport {
  public:
   BroadcastTransport(std::shared_ptr<const rpc::Channel> trainer, WeightCaller caller,

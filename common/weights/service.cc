@@ -158,7 +158,7 @@ class WatchReactor : public grpc::ServerWriteReactor<weights::v1::Latest>,
 };
 
 // The rollouts that may want a whole version that one asks for: those that have heard of it, lack
-// it and share no memory with this host.
+// it and read no memory of this process.
 std::set<std::string> ListExpected(const WeightPublisher& publisher, PolicyVersion version) {
   const std::optional<PublishedVersion> candidate = publisher.candidate();
   if (candidate.has_value() && candidate->version == version) return {};  // Only the canary has.
@@ -166,7 +166,9 @@ std::set<std::string> ListExpected(const WeightPublisher& publisher, PolicyVersi
   for (const ReplicaState& replica : publisher.replicas()) {
     const bool has_it =
         (replica.phase == "STAGED" || replica.phase == "ACTIVE") && replica.version >= version;
-    if (has_it || replica.transport == kShmCaps.name) expected.erase(replica.worker);
+    const bool reads_memory =
+        replica.transport == kShmCaps.name || replica.transport == kUcxCaps.name;
+    if (has_it || reads_memory) expected.erase(replica.worker);
   }
   return expected;
 }

@@ -113,7 +113,8 @@ TEST_F(FinishTest, EachAnswerIsOfOneVersionWhileTheEngineHoldsTwo) {
   ASSERT_NO_FATAL_FAILURE(StartFinishing());
 
   PolicyVersion newest;
-  for (int64_t k = 0; k < 10; ++k) {
+  // On a busy machine a version may come between two answers, and not while one is under way.
+  for (int64_t k = 0; k < 10 || (most < 2 && k < 100); ++k) {
     for (const auto& [key, answer] : TakeBatch(k)) {
       for (const VersionRun& run : answer.runs) {
         EXPECT_EQ(run.version, answer.runs.front().version);

@@ -420,6 +420,8 @@ const Case kCases[] = {
     {"a broadcast to the one rollout beside a canary",
      "weights.broadcast=gloo weights.canary.tokens=256 resources.rollout.max=2", kRefused,
      "needs at least 3 rollouts, because the canary gets each version alone"},
+    {"a broadcast beside UCX", "weights.broadcast=gloo weights.ucx=true resources.rollout.max=2",
+     kWarned, "rollouts that can read over UCX take part in no broadcast"},
     {"a broadcast to nobody", "kind=sft weights.broadcast=gloo", kRefused,
      "weights.broadcast is not used by kind: sft, which has no rollouts"},
 

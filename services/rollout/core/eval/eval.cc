@@ -75,6 +75,8 @@ class Evaluation {
     }
     for (const uint32_t k : options_.pass_k) {
       if (passes_[k].empty()) continue;
+      // Rows end in any order, and sums of floats depend on it.
+      std::sort(passes_[k].begin(), passes_[k].end());
       result_.pass_interval[k] = WilsonInterval(passes_[k]);
       result_.pass[k] = Mean(std::move(passes_[k]));
     }
