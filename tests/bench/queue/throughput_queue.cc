@@ -17,8 +17,6 @@
 
 namespace sluice::bench {
 namespace {
-constexpr char kJob[] = "00112233445566778899aabbccddeeff";
-
 void Must(const absl::Status& status) { SLUICE_CHECK_MSG(status.ok(), status.ToString()); }
 template <typename T>
 T Must(absl::StatusOr<T> value) {
@@ -27,7 +25,7 @@ T Must(absl::StatusOr<T> value) {
 }
 
 QueueClient::Options ClientOf(const std::string& worker, bool shared_memory) {
-  return {.job = kJob, .worker = worker, .incarnation = 1, .shared_memory = shared_memory};
+  return {.job = kBenchJob, .worker = worker, .incarnation = 1, .shared_memory = shared_memory};
 }
 }  // namespace
 
@@ -78,18 +76,19 @@ QueueUnderTest::~QueueUnderTest() {
 
 void QueueUnderTest::SetUpJob() {
   std::string rows;
-  for (int i = 0; i < 10000; ++i) absl::StrAppend(&rows, "{\"prompt\": \"", i, "\"}\n");
+  for (int i = 0; i < 10000; ++i)
+    absl::StrAppend(&rows, "{\"prompt\": \"", i, "\", \"answer\": \"7\"}\n");
   Must(WriteFileAtomic(dir_ + "/rows.jsonl", rows));
 
   queue::v1::SetJobRequest set;
-  set.mutable_call()->mutable_job()->set_job(kJob);
+  set.mutable_call()->mutable_job()->set_job(kBenchJob);
   set.mutable_call()->mutable_job()->set_worker("controller");
   set.set_revision(1);
   set.set_phase(queue::v1::PHASE_OPEN);
   queue::v1::QueueSpec& spec = *set.mutable_spec();
   spec = SmallQueueSpec(dir_ + "/rows.jsonl");
   spec.set_job_name("bench");
-  spec.mutable_queue()->set_groups_per_step(options_.groups + 1);
+  spec.mutable_queue()->set_groups_per_step(options_.groups + (options_.scorers == 0 ? 1 : 0));
   spec.set_group_size(kMembers);
   spec.set_group_min(kMembers);
   spec.mutable_queue()->set_max_staleness(0);
@@ -101,7 +100,12 @@ void QueueUnderTest::SetUpJob() {
                                                   (options_.member_bytes + 8192) * 2);
   spec.mutable_queue()->mutable_keep()->mutable_lease()->set_seconds(600);
   (*spec.mutable_sources(0)->mutable_fields())["prompt"] = "prompt";
-  spec.clear_tasks();
+  (*spec.mutable_sources(0)->mutable_fields())["answer"] = "answer";
+  if (options_.scorers == 0) spec.clear_tasks();
+  for (queue::v1::TaskSpec& task : *spec.mutable_tasks()) {
+    for (const char* field : {"reward_parts", "reward_gen", "reward_info"})
+      task.add_produces(field);
+  }
   // Each round drops its prompts, which counts as a failure of theirs.
   spec.mutable_queue()->mutable_straggler()->set_reissues(1000);
   const auto worker = [&](const char* id, rpc::v1::Role role) {
@@ -113,6 +117,8 @@ void QueueUnderTest::SetUpJob() {
 
   worker("t1", rpc::v1::ROLE_TRAINER);
   worker("r1", rpc::v1::ROLE_ROLLOUT);
+  for (int i = 1; i <= options_.scorers; ++i)
+    worker(absl::StrCat("w", i).c_str(), rpc::v1::ROLE_REWARD);
   queue::v1::SetJobResponse answer;
   Must(rpc::Call(*channel_, set, &answer, {}));
 
@@ -176,6 +182,10 @@ void QueueUnderTest::Release(const std::vector<Member>& members) {
   for (const Member& member : members) request.add_leases(member.lease);
   request.set_reason(queue::v1::RELEASE_REASON_DRAIN);
   Must(rollout_->Release(request).status());
+}
+
+void QueueUnderTest::AwaitBatch() {
+  while (!Must(trainer_->AcquireBatch({})).has_batch()) continue;
 }
 
 void QueueUnderTest::PutPrompts(const std::vector<Member>& members) {

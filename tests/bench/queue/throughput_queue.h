@@ -18,6 +18,8 @@ double OwnCpuSeconds();
 // Returns the seconds of a monotonic clock.
 double WallSeconds();
 
+inline constexpr char kBenchJob[] = "00112233445566778899aabbccddeeff";
+
 // A sluice-queue process with one job, and the clients of a rollout and a trainer. Every failure
 // aborts, because a benchmark cannot go on after one.
 class QueueUnderTest {
@@ -26,8 +28,11 @@ class QueueUnderTest {
   struct Options {
     bool shared_memory = false;
     std::string durability = "memory";
-    uint32_t groups = 128;  // Groups of kMembers; the step has one group more.
+    uint32_t groups = 128;  // Groups of kMembers.
     uint64_t member_bytes = 1 << 20;
+    // So many reward workers, w1 and so on, score the members. The answer to each row is 7. With
+    // none there are no tasks, and the step has one group more, so that it does not end.
+    int scorers = 0;
   };
   explicit QueueUnderTest(const Options& options);
   ~QueueUnderTest();  // Its data are removed with it.
@@ -37,7 +42,7 @@ class QueueUnderTest {
     std::string lease;
   };
   static std::vector<Member> MembersOf(const queue::v1::AdmitResponse& answer);
-  // Takes `count` members, in the order of their groups. There are `groups` + 1 groups.
+  // Takes `count` members, in the order of their groups.
   std::vector<Member> Admit(size_t count);
   // Drops the members, so that their memory and slots are free again.
   void Drop(const std::vector<Member>& members);
@@ -47,7 +52,11 @@ class QueueUnderTest {
   // after their prompt.
   void PutPrompts(const std::vector<Member>& members);
 
+  // Waits until all members of the step are sealed and scored.
+  void AwaitBatch();
+
   QueueClient* client() { return rollout_.get(); }
+  const std::shared_ptr<rpc::Channel>& channel() const { return channel_; }
   pid_t pid() const { return process_->pid(); }
 
  private:
