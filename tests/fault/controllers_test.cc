@@ -19,6 +19,7 @@
 #include "common/base/status.h"
 #include "common/rpc/client.h"
 #include "common/rpc/leader_search.h"
+#include "common/testing/data.h"
 #include "sluice/job/v1/job.pb.h"
 #include "tests/common/daemon/http.h"
 #include "tests/integration/faults.h"
@@ -44,8 +45,7 @@ class ControllersTest : public FaultsTest {
   }
 
   void StartControllers(int count) {
-    const std::string tls_dir =
-        MakeRedisTlsDir(absl::StrCat(testing::TempDir(), "/controllers_test_", getpid()));
+    const std::string tls_dir = MakeRedisTlsDir(testing_data::TempPath("redis-tls"));
     redis_ = RedisServer::Start({.password = kPassword, .tls_dir = tls_dir, .durable = true});
     ASSERT_NE(redis_, nullptr);
     const std::vector<std::string> args = {"--store-ca", redis_->endpoint().ca_file};

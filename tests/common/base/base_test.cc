@@ -19,6 +19,7 @@
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
 #include "common/base/utf8.h"
+#include "common/testing/data.h"
 
 namespace sluice {
 namespace {
@@ -228,7 +229,7 @@ TEST(FileTest, AStreamThatTheProcessWasGivenIsReadToItsEnd) {
 }
 
 TEST(FileTest, ASecondOwnerOfADirectoryIsRefusedWithThePidOfTheFirst) {
-  const std::string dir = testing::TempDir() + "/lock_test_" + ToHex(RandomId16());
+  const std::string dir = testing_data::TempPath(ToHex(RandomId16()));
   auto first = DirLock::Acquire(dir);
   ASSERT_TRUE(first.ok());
   const auto second = DirLock::Acquire(dir);
@@ -238,7 +239,7 @@ TEST(FileTest, ASecondOwnerOfADirectoryIsRefusedWithThePidOfTheFirst) {
 }
 
 TEST(FileTest, AnOwnerIsNotRefusedWithThePidOfAnEarlierOwnerWhileADirectoryIsRead) {
-  const std::string dir = testing::TempDir() + "/lock_test_" + ToHex(RandomId16());
+  const std::string dir = testing_data::TempPath(ToHex(RandomId16()));
   ASSERT_TRUE(DirLock::Acquire(dir).ok());  // Writes its pid, and ends.
   const auto reader = DirLock::AcquireShared(dir);
   ASSERT_TRUE(reader.ok());

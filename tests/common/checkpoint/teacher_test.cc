@@ -9,6 +9,7 @@
 #include "common/base/file.h"
 #include "common/base/id.h"
 #include "common/checkpoint/critic.h"
+#include "common/testing/data.h"
 
 namespace sluice {
 namespace {
@@ -19,8 +20,7 @@ using testing::HasSubstr;
 class TeacherTest : public testing::Test {
  protected:
   ModelDir Make(int vocab, int context, const std::string& tokenizer) {
-    const std::string dir =
-        absl::StrCat(testing::TempDir(), "/teacher-", ToHex(RandomId16()).substr(0, 8));
+    const std::string dir = testing_data::TempPath(ToHex(RandomId16()));
     EXPECT_TRUE(MakeDirs(dir).ok());
     EXPECT_TRUE(
         WriteFileAtomic(dir + "/config.json",

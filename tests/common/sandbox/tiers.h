@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -91,11 +92,20 @@ inline std::vector<std::string> HeldLocks() {
   return locks;
 }
 
-// A new folder that all users can read.
+// A new folder that all users can read. It is removed when the process ends.
 inline std::string MakeFolder() {
+  static struct Folders {
+    ~Folders() {
+      for (const std::string& path : paths)
+        if (getpid() == owner) std::filesystem::remove_all(path);
+    }
+    std::vector<std::string> paths;
+    pid_t owner = getpid();
+  } folders;
   std::string path = "/tmp/sandbox-test-XXXXXX";
   EXPECT_NE(mkdtemp(path.data()), nullptr);
   chmod(path.c_str(), 0755);
+  folders.paths.push_back(path);
   return path;
 }
 

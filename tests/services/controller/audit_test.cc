@@ -24,6 +24,7 @@
 #include "common/rpc/identity.h"
 #include "common/rpc/server.h"
 #include "common/rpc/stream.h"
+#include "common/testing/data.h"
 #include "services/controller/control.h"
 #include "services/controller/server.h"
 #include "sluice/admin/v1/admin.pb.h"
@@ -132,7 +133,7 @@ class AuditTest : public testing::Test {
                                                      {"alice", rpc::Role::kSubmitter},
                                                      {"bob", rpc::Role::kSubmitter},
                                                      {"eve", rpc::Role::kViewer}};
-  const std::string dir_ = absl::StrCat(testing::TempDir(), "/audit_test_", getpid());
+  const std::string dir_ = testing_data::TempPath("audit");
   pki::KeyPair authority_;
   metrics::Registry metrics_;
   daemon::Host host_;

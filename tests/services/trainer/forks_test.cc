@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
+#include "common/testing/data.h"
 
 namespace sluice::trainer {
 namespace {
@@ -15,7 +16,7 @@ class ForksTest : public testing::Test {
   ForksTest() { EXPECT_EQ(MakeDirs(dir_), absl::OkStatus()); }
   ~ForksTest() override { (void)RemoveTree(dir_); }
 
-  const std::string dir_ = absl::StrCat(testing::TempDir(), "forks_test_", getpid());
+  const std::string dir_ = testing_data::TempPath("forks");
 };
 
 TEST_F(ForksTest, WithoutAFileAllVersionsLieOnTheBranch) {

@@ -7,14 +7,14 @@
 #include "common/base/id.h"
 #include "common/checkpoint/init.h"
 #include "common/checkpoint/model_dir.h"
+#include "common/testing/data.h"
 #include "gtest/gtest.h"
 
 namespace sluice::trainer {
 
 // A folder of its own for one test.
 inline std::string FreshDir() {
-  const std::string dir =
-      absl::StrCat(::testing::TempDir(), "/sluice-trainer-", ToHex(RandomId16()));
+  const std::string dir = testing_data::TempPath(ToHex(RandomId16()));
   EXPECT_TRUE(MakeDirs(dir).ok());
   return dir;
 }

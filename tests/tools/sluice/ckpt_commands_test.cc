@@ -8,6 +8,7 @@
 #include "common/base/file.h"
 #include "common/checkpoint/model_dir.h"
 #include "common/checkpoint/safetensors.h"
+#include "common/testing/data.h"
 #include "common/weights/fingerprint.h"
 #include "tests/tools/sluice/run_command.h"
 #include "tools/sluice/commands.h"
@@ -43,7 +44,7 @@ class CkptCommandsTest : public testing::Test {
     return nlohmann::json::parse(ran.out).at(0);
   }
 
-  const std::string dir_ = absl::StrCat(testing::TempDir(), "/ckpt-", getpid());
+  const std::string dir_ = testing_data::TempPath("ckpt");
 };
 
 TEST_F(CkptCommandsTest, TheSameSeedHasTheSameFingerprintAndAnotherSeedAnother) {
