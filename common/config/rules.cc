@@ -304,6 +304,26 @@ void CheckTokenRewards(const job::v1::JobSpec& spec, SpecProblems& check) {
                 "use sum, or template: rubric");
 }
 
+// Groups in two waves. The rewards of the first one decide about the second.
+void CheckWaves(const job::v1::JobSpec& spec, SpecProblems& check) {
+  const job::v1::RolloutGroup& group = spec.rollout().group();
+  if (!group.has_first_wave()) return;
+  const std::string key = "rollout.group.first_wave";
+  check.Require(group.first_wave() < group.size(), key, "is ", group.first_wave(),
+                ", but a group has no more than rollout.group.size = ", group.size(),
+                " answers, so none would be left for a second wave; lower it, or leave it out");
+  check.Require(group.min() <= group.first_wave(), "rollout.group.min", "is ", group.min(),
+                ", but a group may end with its first wave of ", group.first_wave(),
+                " answers; the maximum is rollout.group.first_wave");
+  check.Require(!LearnsFromNoReward(spec) && !spec.reward().rewards().empty(), key, "is ",
+                group.first_wave(),
+                ", and rewards decide about the other answers, but this job learns from none; "
+                "leave it out");
+  check.Require(!ScoresGroups(spec.reward()), key, "is ", group.first_wave(),
+                ", but a reward of granularity group compares all answers to a prompt at once, so "
+                "it cannot decide how many there are; leave it out, or score answers one by one");
+}
+
 void CheckOptimizer(const job::v1::Optimizer& optimizer, SpecProblems& check) {
   const std::string path = "trainer.optimizer.";
   check.Require(optimizer.betas_size() == 2 && optimizer.betas(0) < 1 && optimizer.betas(1) < 1,
@@ -711,6 +731,7 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
   check.Require(spec.rollout().group().min() <= spec.rollout().group().size(), "rollout.group.min",
                 "is ", spec.rollout().group().min(),
                 ", but the maximum is rollout.group.size = ", spec.rollout().group().size());
+  CheckWaves(spec, check);
   for (const auto& [name, range] : {std::pair{"resources.rollout", &spec.resources().rollout()},
                                     {"resources.reward", &spec.resources().reward()}}) {
     check.Require(range->min() >= 1 && range->min() <= range->max(), name,

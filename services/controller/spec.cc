@@ -264,6 +264,7 @@ queue::v1::QueueSpec QueueSpecOf(const JobSpec& spec) {
 
   queue.set_group_size(spec.rollout().group().size());
   queue.set_group_min(spec.rollout().group().min());
+  queue.set_first_wave(spec.rollout().group().first_wave());
   if (spec.algorithm().advantage().group_filter() == "signal")
     queue.set_filter(queue::v1::GROUP_FILTER_SIGNAL);
 

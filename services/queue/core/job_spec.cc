@@ -51,11 +51,31 @@ absl::Status CheckData(const Spec& spec) {
   return absl::OkStatus();
 }
 
+absl::Status CheckWaves(const Spec& spec) {
+  if (spec.first_wave == 0) return absl::OkStatus();
+  if (spec.first_wave < 2 || spec.first_wave < spec.group_min ||
+      spec.first_wave >= spec.group_size) {
+    return BadSpec(absl::StrCat("rollout.group.first_wave is ", spec.first_wave,
+                                ", wanted at least 2, at least min, which is ", spec.group_min,
+                                ", and below size, which is ", spec.group_size));
+  }
+  const bool rewarded = absl::c_any_of(spec.tasks, [](const TaskSpec& task) {
+    return absl::c_linear_search(task.produces, "task_reward");
+  });
+  if (!rewarded || spec.has_task(Granularity::kGroup)) {
+    return BadSpec(
+        "rollout.group.first_wave needs a task that produces task_reward, and only tasks of "
+        "granularity trajectory");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckGroups(const Spec& spec) {
   if (spec.group_size == 0 || spec.group_min == 0 || spec.group_min > spec.group_size) {
     return BadSpec(absl::StrCat("rollout.group: min ", spec.group_min, " of size ", spec.group_size,
                                 ", wanted 1 <= min <= size"));
   }
+  SLUICE_RETURN_IF_ERROR(CheckWaves(spec));
   if (spec.max_eta_adm() > spec.max_staleness) {
     return BadSpec(absl::StrCat("queue.admission.staleness is ", spec.max_eta_adm(),
                                 ", wanted at most queue.max_staleness, which is ",

@@ -928,6 +928,15 @@ TEST(SpecTest, ASupervisedJobHasRowsOnlyAndNoRolloutsAndRewards) {
   EXPECT_EQ(queue.tasks_size(), 0);
 }
 
+TEST(SpecTest, TheQueueIsToldOfWaves) {
+  job::v1::JobSpec spec = Spec("digits");
+  EXPECT_EQ(QueueSpecOf(spec).first_wave(), 0u);
+
+  spec.mutable_rollout()->mutable_group()->set_first_wave(4);
+  const queue::v1::QueueSpec queue = QueueSpecOf(spec);
+  EXPECT_EQ(queue.first_wave(), 4u);
+}
+
 TEST(SpecTest, AJobThatRewardsStepsAsksForTheEndsOfTokensAndTakesTheirRewards) {
   job::v1::JobSpec spec = Spec("digits");
   const queue::v1::QueueSpec plain = QueueSpecOf(spec);
