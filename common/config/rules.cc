@@ -152,6 +152,12 @@ void CheckSampler(const job::v1::JobSpec& spec, SpecProblems& check) {
     require(order.level_up() == plain.level_up(), "level_up");
     require(order.level_window() == plain.level_window(), "level_window");
   }
+  check.Require(order.has_rest_after() || order.rest_steps() == plain.rest_steps(),
+                "data.order.rest_steps", "has an effect only with rest_after; leave it out");
+  check.Require(!order.has_rest_after() || sampler != "uniform", "data.order.rest_after", "is ",
+                order.rest_after(),
+                ", but sampler: uniform draws each row once in each epoch, whatever it earns; "
+                "use levels or adaptive");
   if (sampler == "uniform") return;
 
   check.Require(spec.kind() == "rl" && !spec.reward().rewards().empty(), "data.order.sampler",
@@ -159,6 +165,11 @@ void CheckSampler(const job::v1::JobSpec& spec, SpecProblems& check) {
   check.Require(!order.has_epochs(), "data.order.epochs", "is ", order.epochs(),
                 ", but sampler: ", sampler,
                 " makes no passes over the data; leave it out, and set limits.max_steps");
+  const std::optional<double> highest = HighestReward(spec.reward());
+  check.Require(!order.has_rest_after() || !highest.has_value() || *highest >= 1,
+                "data.order.rest_after", "is ", order.rest_after(),
+                ", but no answer can earn more than ", NumberText(highest.value_or(0)),
+                ", so no row would ever be answered perfectly, which takes 1; leave it out");
   if (sampler != "levels") return;
 
   bool one_level = true;
@@ -175,7 +186,6 @@ void CheckSampler(const job::v1::JobSpec& spec, SpecProblems& check) {
   check.Require(!one_level, "data.order.sampler",
                 "is levels, but each source has one level only; give a generator several, as in "
                 "levels: [1, 2, 3], or use uniform");
-  const std::optional<double> highest = HighestReward(spec.reward());
   check.Require(!highest.has_value() || order.level_up() <= *highest, "data.order.level_up", "is ",
                 NumberText(order.level_up()), ", but no answer can earn more than ",
                 NumberText(highest.value_or(0)), ", so that no level would ever be left");

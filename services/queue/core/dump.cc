@@ -27,8 +27,9 @@ SLUICE_FIELDS(Counters, fenced, denied, repeats, leases_expired, violations, fil
               tokens_dropped, in_flight, in_queue, at_cut, lengths, quarantined, reissued, stalled,
               rescored, shrunk, second_waves, first_waves_only, answers_saved, alarms)
 SLUICE_FIELDS(AdmissionWindow::Report, idle, old, duration, span, ess, kl)
-SLUICE_FIELDS(GroupResult, step, row, sum, answers)
-SLUICE_FIELDS(SamplerSource, level, drawn, since_step, window, weighted, uniform, visited)
+SLUICE_FIELDS(GroupResult, step, row, sum, answers, perfect)
+SLUICE_FIELDS(RowRest, perfect, until)
+SLUICE_FIELDS(SamplerSource, level, drawn, since_step, window, weighted, uniform, visited, rests)
 SLUICE_FIELDS(SamplerState, sources, pending, noted)
 SLUICE_FIELDS(AdmissionWindow::Mean, sum, count)
 SLUICE_FIELDS(AdmissionWindow::State, parts, narrowed, hold, back_off, settle, infeasible, report,
@@ -48,8 +49,8 @@ struct Access {
   }
   template <typename Archive>
   static void Fields(Archive& archive, MaybeConst<Prompts> auto& prompts) {
-    auto& [seed, epochs, reissues, max_staleness, sources, rows, progress, quarantined, shuffles,
-           sampler, news] = prompts;
+    auto& [seed, epochs, reissues, max_staleness, rest_after, rest_steps, sources, rows, progress,
+           quarantined, shuffles, sampler, news] = prompts;
     archive(progress);
     if constexpr (Archive::kReading) {
       if (!prompts.Fits(progress)) {

@@ -29,6 +29,10 @@ absl::Status CheckSupported(const Spec& spec) {
         "data.order.sampler is not uniform, but the job limits epochs or samples no answers");
   if (spec.sampler == Sampler::kLevels && (spec.level_window == 0 || !std::isfinite(spec.level_up)))
     return BadSpec("data.order.level_window is 0, or level_up is not finite");
+  if (spec.rest_after > 0 && (spec.sampler == Sampler::kUniform || spec.rest_steps == 0))
+    return BadSpec(
+        "data.order.rest_after is set, but sampler is uniform, which goes by no rewards, or "
+        "rest_steps is 0");
   if (spec.policies.size() != 1)
     return Unsupported("policies", absl::StrCat(spec.policies.size()), "train one policy");
   return absl::OkStatus();

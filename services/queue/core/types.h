@@ -159,7 +159,11 @@ struct Spec {
   Sampler sampler = Sampler::kUniform;
   double level_up = 0.7;        // With kLevels: the mean reward at which the next level begins,
   uint32_t level_window = 200;  // of so many answers.
-  uint32_t epochs = 0;          // 0: until limits end it.
+  // After this many perfect visits in a row (GroupResult::perfect) a row rests for rest_steps
+  // steps. 0: none does.
+  uint32_t rest_after = 0;
+  uint32_t rest_steps = 20;
+  uint32_t epochs = 0;  // 0: until limits end it.
   Filter filter = Filter::kNone;
   uint32_t max_rejected_steps = 10;
   std::vector<TaskSpec> tasks;
@@ -188,8 +192,8 @@ SLUICE_FIELDS(Spec, seed, deterministic, policies, groups_per_step, group_size, 
               first_wave, max_staleness, admission_staleness, min_ess, max_kl, oversample,
               statistic, straggler, wait, reissues, min_trainable, max_version_span, max_steps,
               durability, quota_bytes, lease, member_tokens, token_bytes, sources, sampler,
-              level_up, level_window, epochs, filter, max_rejected_steps, tasks, sampling,
-              rows_only, skip_bad_rows)
+              level_up, level_window, rest_after, rest_steps, epochs, filter, max_rejected_steps,
+              tasks, sampling, rows_only, skip_bad_rows)
 
 struct Worker {
   std::string id;
