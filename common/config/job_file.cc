@@ -2,6 +2,7 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
@@ -60,8 +61,10 @@ void SetDerivedValues(const std::string& preset_name, Binder* binder, job::v1::J
     const auto at = binder->origins().find(path);
     return at == binder->origins().end() || at->second.place.line == 0;
   };
+  job::v1::RolloutGroup& group = *spec->mutable_rollout()->mutable_group();
   if (not_given("rollout.group.min"))
-    spec->mutable_rollout()->mutable_group()->set_min(spec->rollout().group().size());
+    group.set_min(group.has_first_wave() ? std::min(group.first_wave(), group.size())
+                                         : group.size());
   // A loss that the file names instead of the preset's brings its own bounds and averages, because
   // those of another loss would mean something else.
   const Row<AlgorithmSpec>* preset = FindRow(PresetRows(), preset_name);

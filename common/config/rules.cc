@@ -152,6 +152,12 @@ void CheckSampler(const job::v1::JobSpec& spec, SpecProblems& check) {
     require(order.level_up() == plain.level_up(), "level_up");
     require(order.level_window() == plain.level_window(), "level_window");
   }
+  check.Require(order.has_rest_after() || order.rest_steps() == plain.rest_steps(),
+                "data.order.rest_steps", "has an effect only with rest_after; leave it out");
+  check.Require(!order.has_rest_after() || sampler != "uniform", "data.order.rest_after", "is ",
+                order.rest_after(),
+                ", but sampler: uniform draws each row once in each epoch, whatever it earns; "
+                "use levels or adaptive");
   if (sampler == "uniform") return;
 
   check.Require(spec.kind() == "rl" && !spec.reward().rewards().empty(), "data.order.sampler",
@@ -159,6 +165,11 @@ void CheckSampler(const job::v1::JobSpec& spec, SpecProblems& check) {
   check.Require(!order.has_epochs(), "data.order.epochs", "is ", order.epochs(),
                 ", but sampler: ", sampler,
                 " makes no passes over the data; leave it out, and set limits.max_steps");
+  const std::optional<double> highest = HighestReward(spec.reward());
+  check.Require(!order.has_rest_after() || !highest.has_value() || *highest >= 1,
+                "data.order.rest_after", "is ", order.rest_after(),
+                ", but no answer can earn more than ", NumberText(highest.value_or(0)),
+                ", so no row would ever be answered perfectly, which takes 1; leave it out");
   if (sampler != "levels") return;
 
   bool one_level = true;
@@ -175,7 +186,6 @@ void CheckSampler(const job::v1::JobSpec& spec, SpecProblems& check) {
   check.Require(!one_level, "data.order.sampler",
                 "is levels, but each source has one level only; give a generator several, as in "
                 "levels: [1, 2, 3], or use uniform");
-  const std::optional<double> highest = HighestReward(spec.reward());
   check.Require(!highest.has_value() || order.level_up() <= *highest, "data.order.level_up", "is ",
                 NumberText(order.level_up()), ", but no answer can earn more than ",
                 NumberText(highest.value_or(0)), ", so that no level would ever be left");
@@ -302,6 +312,26 @@ void CheckTokenRewards(const job::v1::JobSpec& spec, SpecProblems& check) {
   check.Require(spec.reward().combine() == "sum", "reward.combine", "is ", spec.reward().combine(),
                 ", but the judge's template prm rewards single tokens, which are parts of a sum; "
                 "use sum, or template: rubric");
+}
+
+// Groups in two waves. The rewards of the first one decide about the second.
+void CheckWaves(const job::v1::JobSpec& spec, SpecProblems& check) {
+  const job::v1::RolloutGroup& group = spec.rollout().group();
+  if (!group.has_first_wave()) return;
+  const std::string key = "rollout.group.first_wave";
+  check.Require(group.first_wave() < group.size(), key, "is ", group.first_wave(),
+                ", but a group has no more than rollout.group.size = ", group.size(),
+                " answers, so none would be left for a second wave; lower it, or leave it out");
+  check.Require(group.min() <= group.first_wave(), "rollout.group.min", "is ", group.min(),
+                ", but a group may end with its first wave of ", group.first_wave(),
+                " answers; the maximum is rollout.group.first_wave");
+  check.Require(!LearnsFromNoReward(spec) && !spec.reward().rewards().empty(), key, "is ",
+                group.first_wave(),
+                ", and rewards decide about the other answers, but this job learns from none; "
+                "leave it out");
+  check.Require(!ScoresGroups(spec.reward()), key, "is ", group.first_wave(),
+                ", but a reward of granularity group compares all answers to a prompt at once, so "
+                "it cannot decide how many there are; leave it out, or score answers one by one");
 }
 
 void CheckOptimizer(const job::v1::Optimizer& optimizer, SpecProblems& check) {
@@ -711,6 +741,7 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
   check.Require(spec.rollout().group().min() <= spec.rollout().group().size(), "rollout.group.min",
                 "is ", spec.rollout().group().min(),
                 ", but the maximum is rollout.group.size = ", spec.rollout().group().size());
+  CheckWaves(spec, check);
   for (const auto& [name, range] : {std::pair{"resources.rollout", &spec.resources().rollout()},
                                     {"resources.reward", &spec.resources().reward()}}) {
     check.Require(range->min() >= 1 && range->min() <= range->max(), name,

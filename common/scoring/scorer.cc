@@ -137,10 +137,10 @@ std::vector<const RewardRule*> Scorer::shadows() const {
   return rules;
 }
 
-std::vector<std::optional<double>> Scorer::RunRule(const std::string& name,
-                                                   const std::vector<Answer>& answers,
-                                                   const nlohmann::json& row,
-                                                   const std::string& data_source) const {
+std::vector<std::optional<RuleScore>> Scorer::RunRule(const std::string& name,
+                                                      const std::vector<Answer>& answers,
+                                                      const nlohmann::json& row,
+                                                      const std::string& data_source) const {
   for (const std::vector<Part>* const parts : {&parts_, &shadows_}) {
     for (const Part& part : *parts) {
       if (part.rule.name != name || !Applies(part.rule, data_source)) continue;
@@ -149,13 +149,14 @@ std::vector<std::optional<double>> Scorer::RunRule(const std::string& name,
       else
         for (const Answer& answer : answers) verdicts.push_back(part.verifier->Score(answer, row));
 
-      std::vector<std::optional<double>> scores;
-      for (const absl::StatusOr<Verdict>& verdict : verdicts) {
+      std::vector<std::optional<RuleScore>> scores;
+      for (absl::StatusOr<Verdict>& verdict : verdicts) {
         const bool scored = verdict.ok() && verdict->kind == Verdict::Kind::kScore &&
                             std::isfinite(verdict->score) &&
                             verdict->score >= part.verifier->low() &&
                             verdict->score <= part.verifier->high();
-        scores.push_back(scored ? std::optional<double>(verdict->score) : std::nullopt);
+        if (scored) scores.push_back(RuleScore{verdict->score, std::move(verdict->credits)});
+        else scores.push_back(std::nullopt);
       }
       return scores;
     }
@@ -209,6 +210,7 @@ Score Scorer::Combined(
     const Part& part = parts_[i];
     if (!Applies(part.rule, data_source)) {
       score.parts.push_back(std::numeric_limits<double>::quiet_NaN());
+      score.part_credits.emplace_back();
       continue;
     }
     applies = true;
@@ -226,6 +228,7 @@ Score Scorer::Combined(
       return Unscorable(verdict->status, {{part.rule.name, verdict->reason}});
     if (verdict->kind == Verdict::Kind::kAbsent) {
       score.parts.push_back(std::numeric_limits<double>::quiet_NaN());
+      score.part_credits.emplace_back();
       info[part.rule.name] = verdict->reason;
       continue;
     }
@@ -238,6 +241,7 @@ Score Scorer::Combined(
 
     any = true;
     score.parts.push_back(verdict->score);
+    score.part_credits.push_back(verdict->credits);
     for (const Verdict::Credit& credit : verdict->credits)
       score.credits.push_back({credit.end, part.rule.weight * credit.value});
     info[part.rule.name] = verdict->reason;

@@ -58,6 +58,8 @@ struct Score {
   absl::Status fault = absl::OkStatus();
   double task_reward = 0;
   std::vector<double> parts;  // The score by each rule, in order; NaN if a rule does not apply.
+  // The credits of each rule, without its weight, in the order of `parts`.
+  std::vector<std::vector<Verdict::Credit>> part_credits = {};
   // What the answer has earned of task_reward up to bytes of its text, weighted as the rules say,
   // by ascending end. The rest of task_reward belongs to the whole answer.
   std::vector<Verdict::Credit> credits = {};
@@ -67,6 +69,12 @@ struct Score {
   // Whether every rule that applies and has a weight above 0 gave its full score, 1.
   bool passes = false;
   std::string info;  // JSON: the explanation of each rule.
+};
+
+// What one rule says of an answer, without its weight.
+struct RuleScore {
+  double score = 0;
+  std::vector<Verdict::Credit> credits = {};  // As in Verdict.
 };
 
 // Scores answers by the rules of a job. The reward is the sum (or product, or minimum) of weight *
@@ -93,13 +101,12 @@ class Scorer {
   // Whether a rule scores groups.
   bool scores_groups() const;
 
-  // What the rule or candidate `name` alone says of these answers to `row`, without its weight: a
-  // number for each that it can score. None at all if there is no such rule, or it does not apply
-  // to the source.
-  std::vector<std::optional<double>> RunRule(const std::string& name,
-                                             const std::vector<Answer>& answers,
-                                             const nlohmann::json& row,
-                                             const std::string& data_source) const;
+  // What the rule or candidate `name` alone says of these answers to `row`, for each that it can
+  // score. None at all if there is no such rule, or it does not apply to the source.
+  std::vector<std::optional<RuleScore>> RunRule(const std::string& name,
+                                                const std::vector<Answer>& answers,
+                                                const nlohmann::json& row,
+                                                const std::string& data_source) const;
   // The rules of the reward in the order of Score::parts, and the candidates. Both in the order in
   // which they were given.
   std::vector<const RewardRule*> rules() const;

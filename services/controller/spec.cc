@@ -249,6 +249,8 @@ queue::v1::QueueSpec QueueSpecOf(const JobSpec& spec) {
                                                     : queue::v1::SAMPLER_UNIFORM);
   queue.set_level_up(order.level_up());
   queue.set_level_window(order.level_window());
+  queue.set_rest_after(order.rest_after());
+  queue.set_rest_steps(order.rest_steps());
   queue.set_skip_bad_rows(spec.data().order().on_bad_row() == "skip");
   queue.set_epochs(spec.data().order().epochs());
   queue.set_max_rejected_steps(spec.algorithm().advantage().max_rejected_steps());
@@ -264,6 +266,7 @@ queue::v1::QueueSpec QueueSpecOf(const JobSpec& spec) {
 
   queue.set_group_size(spec.rollout().group().size());
   queue.set_group_min(spec.rollout().group().min());
+  queue.set_first_wave(spec.rollout().group().first_wave());
   if (spec.algorithm().advantage().group_filter() == "signal")
     queue.set_filter(queue::v1::GROUP_FILTER_SIGNAL);
 

@@ -102,6 +102,7 @@ absl::StatusOr<Spec> SpecFrom(const v1::QueueSpec& in) {
   spec.policies.assign(in.policies().begin(), in.policies().end());
   spec.group_size = in.group_size();
   spec.group_min = in.group_min();
+  spec.first_wave = in.first_wave();
   spec.max_version_span = in.max_version_span();
   spec.max_steps = in.max_steps();
   spec.member_tokens = in.member_tokens();
@@ -118,6 +119,8 @@ absl::StatusOr<Spec> SpecFrom(const v1::QueueSpec& in) {
   spec.sampler = static_cast<Sampler>(in.sampler());
   spec.level_up = in.level_up();
   spec.level_window = in.level_window();
+  spec.rest_after = in.rest_after();
+  spec.rest_steps = in.rest_steps();
   spec.epochs = in.epochs();
   spec.filter = static_cast<Filter>(in.filter());
   spec.max_rejected_steps = in.max_rejected_steps();

@@ -258,6 +258,7 @@ void ToProto(const StatsAnswer& answer, v1::StatsResponse* out) {
   out->mutable_acceptance()->insert(answer.acceptance.begin(), answer.acceptance.end());
   out->set_advice(answer.advice);
   out->mutable_sampler()->Add(answer.sampler.begin(), answer.sampler.end());
+  out->set_answers_saved(answer.answers_saved);
   rpc::MakeTextValid(out);
 }
 

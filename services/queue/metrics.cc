@@ -52,11 +52,15 @@ class Metrics::Writer {
     }
   }
 
-  void WriteLedger(const Ledger& ledger) {
+  void WriteLedger(const Ledger& ledger, int64_t answers_saved) {
     SetCounter("accepted_total", "Trajectories granted for the first time.", ledger.accepted);
     SetCounter("durable_total", "Trajectories in durable checkpoints.", ledger.durable);
     for (const auto& [reason, count] : ledger.dropped)
       SetCounter("dropped_total", "Trajectories dropped.", count, "reason", reason);
+    SetCounter("answers_saved_total",
+               "Answers that were not sampled, because the first wave of their group had equal "
+               "rewards (rollout.group.first_wave).",
+               answers_saved);
     SetGauge("applied_trajectories", "Trajectories trained on and not yet durable.",
              Number(ledger.applied));
     SetGauge("live_trajectories", "Trajectories neither applied nor dropped.", Number(ledger.live));
@@ -190,7 +194,7 @@ void Metrics::Write(const std::string& job, Entry& entry) {
   const auto [stats, counters] = entry.runner->ReadJob(
       [](const Job& core, Instant) { return std::make_pair(core.Stats(), core.counters()); });
   Writer writer(registry_, job, &entry.series);
-  writer.WriteLedger(stats.ledger);
+  writer.WriteLedger(stats.ledger, stats.answers_saved);
   writer.WriteEvents(counters);
   writer.WriteContents(stats);
   writer.WriteLengthBias(counters);

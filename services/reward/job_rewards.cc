@@ -225,6 +225,10 @@ void JobRewards::Describe(v1::DescribeResponse* out) const {
     shadow.set_skipped(result->second.skipped);
     shadow.set_difference(comparison.difference);
     shadow.set_distance(comparison.distance);
+    shadow.set_same_steps(comparison.same_steps);
+    shadow.set_other_values(comparison.other_values);
+    shadow.set_other_places(comparison.other_places);
+    shadow.set_step_distance(comparison.step_distance);
   }
 }
 

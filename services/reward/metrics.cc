@@ -37,4 +37,20 @@ metrics::Counter Metrics::ShadowDistance(const std::string& reward) const {
       {{"job_id", job_name_}, {"reward", reward}});
 }
 
+metrics::Counter Metrics::ShadowSteps(const std::string& reward, const char* outcome) const {
+  if (registry_ == nullptr) return {};
+  return registry_->AddCounter(
+      "sluice_reward_shadow_steps_total",
+      "Answers whose steps a candidate or the reward in use gave rewards, by how these compare.",
+      {{"job_id", job_name_}, {"reward", reward}, {"outcome", outcome}});
+}
+
+metrics::Counter Metrics::ShadowStepDistance(const std::string& reward) const {
+  if (registry_ == nullptr) return {};
+  return registry_->AddCounter(
+      "sluice_reward_shadow_step_distance_total",
+      "Sum of the distances between a candidate's rewards of steps and those in use.",
+      {{"job_id", job_name_}, {"reward", reward}});
+}
+
 }  // namespace sluice::reward

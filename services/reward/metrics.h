@@ -21,6 +21,9 @@ struct Metrics {
   // skipped; and the sum of the distances between scores.
   metrics::Counter Shadow(const std::string& reward, const char* outcome) const;
   metrics::Counter ShadowDistance(const std::string& reward) const;
+  // The same of rewards of steps. Outcomes are same, other_values and other_places.
+  metrics::Counter ShadowSteps(const std::string& reward, const char* outcome) const;
+  metrics::Counter ShadowStepDistance(const std::string& reward) const;
 
   Metrics() = default;
   Metrics(metrics::Registry* registry, const std::string& job_name);

@@ -64,16 +64,19 @@ void Shadows::Compare(const Item& item) {
                                          {"unscorable", one.unscorable}})
       metrics_.Shadow(rule->name, outcome).Add(static_cast<double>(count));
     metrics_.ShadowDistance(rule->name).Add(one.distance);
+    // Most candidates give no rewards of steps, and need no series of them.
+    if (one.stepped() > 0) {
+      for (const auto& [outcome, count] : {std::pair("same", one.same_steps),
+                                           {"other_values", one.other_values},
+                                           {"other_places", one.other_places}})
+        metrics_.ShadowSteps(rule->name, outcome).Add(static_cast<double>(count));
+      metrics_.ShadowStepDistance(rule->name).Add(one.step_distance);
+    }
 
     MutexLock lock(&mu_);
     Result& result = results_[rule->name];
     result.of = rule->shadow;
-    result.comparison.equal += one.equal;
-    result.comparison.higher += one.higher;
-    result.comparison.lower += one.lower;
-    result.comparison.unscorable += one.unscorable;
-    result.comparison.difference += one.difference;
-    result.comparison.distance += one.distance;
+    result.comparison += one;
   }
 }
 

@@ -106,10 +106,11 @@ ScoredAnswers ScoredBy(const Scorer& scorer, std::vector<Answer> answers, nlohma
                        .scores = {}};
   const std::vector<const RewardRule*> rules = scorer.rules();
   for (size_t i = 0; i < rules.size(); ++i) {
-    std::vector<std::optional<double>>& of_rule = scored.scores[rules[i]->name];
+    std::vector<std::optional<RuleScore>>& of_rule = scored.scores[rules[i]->name];
     for (const Score& score : scores) {
       const bool given = score.status == "ok" && !std::isnan(score.parts[i]);
-      of_rule.push_back(given ? std::optional<double>(score.parts[i]) : std::nullopt);
+      if (given) of_rule.push_back(RuleScore{score.parts[i], score.part_credits[i]});
+      else of_rule.push_back(std::nullopt);
     }
   }
   return scored;

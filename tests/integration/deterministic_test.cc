@@ -79,6 +79,17 @@ TEST(DeterministicTest,
   EXPECT_EQ(one.weights, two.weights);
 }
 
+// Which answers a second wave adds depends on rewards alone, and not on when they come.
+TEST(DeterministicTest, AJobWithWavesGivesTheSameWeightsHoweverManyWorkersSampleIt) {
+  const std::vector<std::string> waves = {"rollout.group.size=6", "rollout.group.min=2",
+                                          "rollout.group.first_wave=2"};
+  Outcome one, two;
+  ASSERT_NO_FATAL_FAILURE(RunDigits(/*rollouts=*/1, &one, waves));
+  ASSERT_NO_FATAL_FAILURE(RunDigits(/*rollouts=*/2, &two, waves, /*threads=*/3));
+  EXPECT_EQ(one.hash, two.hash);
+  EXPECT_EQ(one.weights, two.weights);
+}
+
 TEST(DeterministicTest, TheSameJobGivesTheSameWeightsWhateverTransportBringsThem) {
   std::map<std::string, std::vector<std::string>> transports = {
       {"grpc", {"weights.shared_memory=false"}},

@@ -155,6 +155,22 @@ TEST_P(QueueRestartTest, ALostDirectorySendsTheTrainerBackToItsCheckpoint) {
 INSTANTIATE_TEST_SUITE_P(At, QueueRestartTest, testing::Values("memory", "metadata", "full"),
                          [](const auto& info) { return info.param; });
 
+// A score that was told before the kill decides about the second wave once, and after it again the
+// same way.
+TEST_F(FaultsTest, AJobWithWavesGoesOnWhicheverCallItsQueueIsKilledIn) {
+  ASSERT_NO_FATAL_FAILURE(
+      StartJob({}, {"rollout.group.size=6", "rollout.group.min=2", "rollout.group.first_wave=2",
+                    "limits.restarts_per_hour=20"}));
+  for (const char* call : {"put", "admit", "seal", "lease_tasks"}) {
+    for (const char* where : {".before", ".after"})
+      ASSERT_NO_FATAL_FAILURE(KillAt("queue-0", absl::StrCat("queue.", call, where), 3));
+  }
+  const job::v1::JobStatus end = ExpectGoesOn();
+  EXPECT_EQ(end.result().restarts().at("queue"), 8);
+  const auto& dropped = end.result().ledger().dropped();
+  EXPECT_TRUE(!dropped.contains("lost") || dropped.at("lost") == 0) << Text(end);
+}
+
 // What the old trainer group published, the new one publishes again, bit for bit, until it is
 // beyond that. Steps are large here, so that the watch misses few versions.
 TEST_F(FaultsTest, AReplayGivesTheSameWeights) {

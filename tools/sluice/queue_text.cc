@@ -181,6 +181,13 @@ std::string StatsText(const queue::v1::StatsResponse& stats) {
        absl::StrCat(LengthRatioText(stats),
                     stats.length_ratio().empty() ? "" : "   mean length trained / generated")},
       {"waiting", CountsText(stats.waiting())}};
+  if (stats.groups().contains("first_wave_only")) {
+    rows.push_back(
+        {"waves", absl::StrCat("groups that ended with their first wave ",
+                               CountAt(stats.groups(), "first_wave_only"), "  that got the second ",
+                               CountAt(stats.groups(), "second_wave"), "  answers saved ",
+                               stats.answers_saved())});
+  }
   for (const std::string& sentence : stats.sampler()) rows.push_back({"sampler", sentence});
   return Table(rows);
 }

@@ -91,10 +91,14 @@ void AddComparison(const reward::v1::Shadow& of_daemon, Json& sum) {
                                    {"higher", of_daemon.higher()},
                                    {"lower", of_daemon.lower()},
                                    {"unscorable", of_daemon.unscorable()},
-                                   {"skipped", of_daemon.skipped()}})
+                                   {"skipped", of_daemon.skipped()},
+                                   {"same_steps", of_daemon.same_steps()},
+                                   {"other_values", of_daemon.other_values()},
+                                   {"other_places", of_daemon.other_places()}})
     sum[key] = sum.value(key, uint64_t{0}) + count;
-  for (const auto& [key, value] :
-       {std::pair("difference", of_daemon.difference()), {"distance", of_daemon.distance()}})
+  for (const auto& [key, value] : {std::pair("difference", of_daemon.difference()),
+                                   {"distance", of_daemon.distance()},
+                                   {"step_distance", of_daemon.step_distance()}})
     sum[key] = sum.value(key, 0.0) + value;
 }
 
@@ -113,6 +117,16 @@ std::string ShadowLine(const Json& shadow) {
                                     100 * static_cast<double>(equal) / count, both, higher, lower,
                                     shadow.at("difference").get<double>() / count,
                                     shadow.at("distance").get<double>() / count));
+  }
+  const uint64_t same = shadow.at("same_steps"), values = shadow.at("other_values"),
+                 places = shadow.at("other_places"), stepped = same + values + places;
+  if (stepped > 0) {
+    absl::StrAppend(&line, absl::StrFormat("; steps rewarded the same in %d of %d answers, with "
+                                           "other values in %d, at other places in %d, mean "
+                                           "distance %.4f",
+                                           same, stepped, values, places,
+                                           shadow.at("step_distance").get<double>() /
+                                               static_cast<double>(stepped)));
   }
   if (shadow.at("unscorable") > 0)
     absl::StrAppend(&line, ", unscorable ", shadow.at("unscorable").get<uint64_t>());

@@ -55,6 +55,8 @@ std::map<uint32_t, Lineage::Generation> LineageFrom(const nlohmann::json& json) 
 nlohmann::json ToJson(const SamplerState& state) {
   nlohmann::json sources = nlohmann::json::array(), pending = nlohmann::json::array();
   for (const SamplerSource& source : state.sources) {
+    nlohmann::json rests = nlohmann::json::array();
+    for (const auto& [row, rest] : source.rests) rests.push_back({row, rest.perfect, rest.until});
     std::string visited;
     for (const auto& [row, counts] : source.visited) {
       AppendLittleEndian<uint64_t>(row, visited);
@@ -67,13 +69,15 @@ nlohmann::json ToJson(const SamplerState& state) {
                        {"window", source.window},
                        {"weighted", source.weighted},
                        {"uniform", source.uniform},
-                       {"visited", absl::Base64Escape(visited)}});
+                       {"visited", absl::Base64Escape(visited)},
+                       {"rests", rests}});
   }
   for (const GroupResult& result : state.pending) {
     pending.push_back({{"step", result.step},
                        {"row", ToJson(std::vector<RowRef>{result.row})[0]},
                        {"sum", result.sum},
-                       {"answers", result.answers}});
+                       {"answers", result.answers},
+                       {"perfect", result.perfect}});
   }
   return {{"sources", sources}, {"pending", pending}, {"noted", state.noted}};
 }
@@ -88,6 +92,8 @@ SamplerState SamplerFrom(const nlohmann::json& json) {
     source.window = from.at("window").get<std::vector<std::pair<double, uint32_t>>>();
     source.weighted = from.at("weighted");
     source.uniform = from.at("uniform");
+    for (const auto& rest : from.value("rests", nlohmann::json::array()))
+      source.rests[rest.at(0)] = {.perfect = rest.at(1), .until = rest.at(2)};
 
     std::string visited;
     absl::Base64Unescape(from.at("visited").get<std::string>(), &visited);
@@ -106,7 +112,8 @@ SamplerState SamplerFrom(const nlohmann::json& json) {
     state.pending.push_back({.step = from.at("step"),
                              .row = RowsFrom(nlohmann::json::array({from.at("row")})).at(0),
                              .sum = from.at("sum"),
-                             .answers = from.at("answers")});
+                             .answers = from.at("answers"),
+                             .perfect = from.value("perfect", false)});
   }
   return state;
 }

@@ -27,7 +27,7 @@ struct FrozenMember {
 struct FrozenGroup {
   GroupId id;
   RowRef row;
-  uint32_t size = 0;  // How many members it was opened with.
+  uint32_t size = 0;  // How many members it had, dropped ones included.
   // Rewards, at the time of the cut, of other answers to the same prompt: those that this group
   // does not train.
   std::vector<double> pool;

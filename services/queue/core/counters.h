@@ -48,6 +48,9 @@ struct Counters {
   // of the longest answer allowed.
   std::map<std::string, std::array<LengthBin, 8>> lengths;
   int64_t quarantined = 0, reissued = 0, stalled = 0, rescored = 0, shrunk = 0;
+  // Groups of two waves: those that got their second wave, those that ended after their first one,
+  // and the members that the latter did not get.
+  int64_t second_waves = 0, first_waves_only = 0, answers_saved = 0;
   std::map<std::string, int64_t> alarms;  // By code, with those that were not sent.
 };
 

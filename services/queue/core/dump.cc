@@ -14,8 +14,8 @@ SLUICE_FIELDS(TaskProgress, state, id, tries, lease, worker, since, not_before, 
 SLUICE_FIELDS(GroupMember, state, granted, attempt, lease, worker, since, began, began_at, progress,
               stalls, log, generated, fields, past, field_bytes, finish, sealed_by, sealed_at,
               task_reward, tasks, drop_reason)
-SLUICE_FIELDS(Group, id, state, row, own, slot, cut_key, opened, since, overdue, prompt, members,
-              tasks, fields, field_bytes, generation, batch, payload_lost)
+SLUICE_FIELDS(Group, id, state, row, own, slot, cut_key, opened, since, wave_began, overdue, prompt,
+              members, undrawn, tasks, fields, field_bytes, generation, batch, payload_lost)
 SLUICE_FIELDS(LeaseEntry, kind, group, member, task, batch, worker, incarnation, granted, expires,
               limit)
 SLUICE_FIELDS(FrozenMember, member, attempt, tokens, trained, masked_count, crc32c, masked, oldest,
@@ -25,10 +25,11 @@ SLUICE_FIELDS(Batch, k, groups, closed, applied, skipped, crc32c, hash, lease, h
 SLUICE_FIELDS(LengthBin, sealed, sealed_tokens, trained, trained_tokens)
 SLUICE_FIELDS(Counters, fenced, denied, repeats, leases_expired, violations, filtered,
               tokens_dropped, in_flight, in_queue, at_cut, lengths, quarantined, reissued, stalled,
-              rescored, shrunk, alarms)
+              rescored, shrunk, second_waves, first_waves_only, answers_saved, alarms)
 SLUICE_FIELDS(AdmissionWindow::Report, idle, old, duration, span, ess, kl)
-SLUICE_FIELDS(GroupResult, step, row, sum, answers)
-SLUICE_FIELDS(SamplerSource, level, drawn, since_step, window, weighted, uniform, visited)
+SLUICE_FIELDS(GroupResult, step, row, sum, answers, perfect)
+SLUICE_FIELDS(RowRest, perfect, until)
+SLUICE_FIELDS(SamplerSource, level, drawn, since_step, window, weighted, uniform, visited, rests)
 SLUICE_FIELDS(SamplerState, sources, pending, noted)
 SLUICE_FIELDS(AdmissionWindow::Mean, sum, count)
 SLUICE_FIELDS(AdmissionWindow::State, parts, narrowed, hold, back_off, settle, infeasible, report,
@@ -48,8 +49,8 @@ struct Access {
   }
   template <typename Archive>
   static void Fields(Archive& archive, MaybeConst<Prompts> auto& prompts) {
-    auto& [seed, epochs, reissues, max_staleness, sources, rows, progress, quarantined, shuffles,
-           sampler, news] = prompts;
+    auto& [seed, epochs, reissues, max_staleness, rest_after, rest_steps, sources, rows, progress,
+           quarantined, shuffles, sampler, news] = prompts;
     archive(progress);
     if constexpr (Archive::kReading) {
       if (!prompts.Fits(progress)) {

@@ -298,11 +298,14 @@ absl::Status CheckPiece(const StoredPiece& stored, bool group_owned, size_t poli
   return absl::OkStatus();
 }
 
-GroupResult ResultOf(const Group& group, int64_t step) {
-  GroupResult result{.step = step, .row = group.row};
-  for (const GroupMember& member : group.members) {
+GroupResult ResultOf(const Group& group, int64_t step, const Spec& spec) {
+  GroupResult result{.step = step, .row = group.row, .perfect = true};
+  const size_t counted = spec.first_wave > 0 ? spec.first_wave : group.members.size();
+  for (size_t m = 0; m < std::min(counted, group.members.size()); ++m) {
+    const GroupMember& member = group.members[m];
     if (member.state != MemberState::kSealed || !member.task_reward.has_value()) continue;
     result.sum += *member.task_reward;
+    result.perfect = result.perfect && *member.task_reward >= 1;
     ++result.answers;
   }
   return result;

@@ -122,9 +122,13 @@ struct Group {
   int64_t cut_key = 0;     // Once accepted: the oldest version of its tokens.
   Instant opened;
   Instant since;         // When it came into this state.
+  Instant wave_began;    // When its last members were added: its straggler time begins then.
   bool overdue = false;  // It was open for longer than the straggler time.
   TokenLog prompt;
   std::vector<GroupMember> members;
+  // Members of the second wave, until it is decided whether they are drawn: they are no members
+  // yet. 0 from the decision on, and in groups without waves. Above 0 only while the group is open.
+  uint32_t undrawn = 0;
   std::vector<TaskProgress> tasks;      // Empty if the job has no task of granularity group.
   std::map<std::string, Field> fields;  // What group tasks wrote for the whole group: the verdict.
   uint64_t field_bytes = 0;
@@ -136,9 +140,11 @@ struct Group {
   bool payload_lost = false;
 
   uint32_t standing() const;  // Members not dropped.
-  uint32_t scored() const;    // Members scored.
-  bool complete() const;      // Each standing member is scored, and the group's tasks are done.
-  bool has_unheld() const;    // A member that nobody holds and that is not sealed or dropped.
+  // Members with which it may end at most.
+  uint32_t reachable() const { return standing() + undrawn; }
+  uint32_t scored() const;  // Members scored.
+  bool complete() const;    // Each standing member is scored, and the group's tasks are done.
+  bool has_unheld() const;  // A member that nobody holds and that is not sealed or dropped.
   uint64_t stored() const;
   bool lost() const;  // Whether some of its bytes are lost in this process.
   // Oldest version number among trainable tokens; the largest int64 if there are none.
@@ -151,7 +157,9 @@ void ForEachTrainable(const GroupMember& member,
                       const std::function<void(uint64_t, uint64_t, const PolicyVersion&)>& f);
 
 // What the group's answers have earned, for the sampler. `step`: the step that the group is for.
-GroupResult ResultOf(const Group& group, int64_t step);
+// With waves the answers of the first one count alone: whether there are others depends on what
+// these have earned, so with them the mean would not be that of the prompt.
+GroupResult ResultOf(const Group& group, int64_t step, const Spec& spec);
 
 // Checks a piece on its own: shapes of its columns, roles, runs, finite numbers. INVALID_ARGUMENT
 // says which and why.

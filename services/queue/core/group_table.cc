@@ -65,7 +65,7 @@ Group& GroupTable::Create(uint32_t queue_incarnation, const RowRef& row, uint32_
   Group& group = *created;
   group.id = {queue_incarnation, next_ordinal_++};
   group.row = row;
-  group.opened = group.since = now;
+  group.opened = group.since = group.wave_began = now;
   group.members.resize(size);
   for (GroupMember& member : group.members) member.since = now;
 
@@ -76,7 +76,9 @@ Group& GroupTable::Create(uint32_t queue_incarnation, const RowRef& row, uint32_
 
 const Group& GroupTable::Open(uint32_t queue_incarnation, const RowRef& row, std::optional<Row> own,
                               int64_t step, Instant now) {
-  Group& group = Create(queue_incarnation, row, spec_.group_size, now);
+  const bool waves = spec_.first_wave > 0 && !own;
+  Group& group = Create(queue_incarnation, row, waves ? spec_.first_wave : spec_.group_size, now);
+  group.undrawn = spec_.group_size - static_cast<uint32_t>(group.members.size());
   group.own = std::move(own);
   group.slot = step;
   slots_.Take(step, group.id.ordinal);
@@ -96,9 +98,24 @@ const Group& GroupTable::OpenSupervised(uint32_t queue_incarnation, const RowRef
   return group;
 }
 
+void GroupTable::AddSecondWave(const Group& given, Instant now) {
+  Group& group = GetMutable(given);
+  SLUICE_CHECK(group.state == GroupState::kOpen && group.undrawn > 0);
+  const size_t first_wave = group.members.size();
+  group.members.resize(first_wave + group.undrawn);
+  for (size_t m = first_wave; m < group.members.size(); ++m) group.members[m].since = now;
+  group.undrawn = 0;
+  UpdateUnheld(group);
+
+  // The straggler time begins anew: what was sampled already must not be lost to it.
+  group.wave_began = now;
+  group.overdue = false;
+  overdue_.push_back({now + spec_.wait, group.id.ordinal});
+}
+
 void GroupTable::Accept(const Group& given, Instant now) {
   Group& group = GetMutable(given);
-  SLUICE_CHECK(group.state == GroupState::kOpen && group.complete());
+  SLUICE_CHECK(group.state == GroupState::kOpen && group.complete() && group.undrawn == 0);
   RemoveIndexes(group);
   group.state = GroupState::kAccepted;
   group.since = now;
@@ -381,6 +398,8 @@ const Group* GroupTable::NextOverdue(Instant now) {
     const Group* const group = FindOrdinal(overdue_.front().second);
     overdue_.pop_front();
     if (group == nullptr || group->state != GroupState::kOpen) continue;
+    // This entry is of its first wave. The second wave has an entry of its own.
+    if (group->wave_began + spec_.wait > now) continue;
     GetMutable(*group).overdue = true;
     return group;
   }

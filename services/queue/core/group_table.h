@@ -70,13 +70,16 @@ class GroupTable {
   // A group's life. ------------------------------------------------------------------------------
 
   // Opens a group of spec.group_size members with a slot of `step`, which has a free one. `own`:
-  // the prompt, if it comes from outside.
+  // the prompt, if it comes from outside; its members all come at once, without waves.
   const Group& Open(uint32_t queue_incarnation, const RowRef& row, std::optional<Row> own,
                     int64_t step, Instant now);
   // Opens a group for a supervised row: one member, sealed and in batch k from the start.
   const Group& OpenSupervised(uint32_t queue_incarnation, const RowRef& row, int64_t k,
                               Instant now);
-  // The group is complete and waits for the cut.
+  // The open group gets the members of its second wave, or none of them.
+  void AddSecondWave(const Group& group, Instant now);
+  void LeaveOutSecondWave(const Group& group) { GetMutable(group).undrawn = 0; }
+  // The group is complete, its waves are decided, and it waits for the cut.
   void Accept(const Group& group, Instant now);
   // An accepted group is to be scored again.
   void Reopen(const Group& group, Instant now);

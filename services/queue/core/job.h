@@ -201,9 +201,12 @@ class Job {
   // Drops a group whose work was lost through no fault of its prompt, which is drawn again.
   void DropLostGroup(const Group& group);
   // After a member or task of the group ended: drops the group for `reason` if too few members are
-  // left, and completes it if all of them are scored. With the policy `shrink`, an overdue group
-  // first loses the members that are not scored yet, if enough others are.
+  // left. If all of them are scored, it gets its second wave or is completed. With the policy
+  // `shrink`, an overdue group first loses the members that are not scored yet, if enough others
+  // are.
   void DropOrCompleteGroup(const Group& group, const std::string& reason);
+  // The first wave is scored: whether the second one is drawn.
+  bool NeedsSecondWave(const Group& group) const;
   void CompleteGroup(const Group& group);
   Row ReadRow(const Group& group) const;
   const std::string& SourceName(const Group& group) const;

@@ -151,12 +151,13 @@ void Job::GrantMember(const Group& group, uint32_t index, const Caller& caller,
 
   // Members of one group come in one grant.
   if (grants.empty() || grants.back().group != group.id) {
-    grants.push_back({.group = group.id,
-                      .step = group.slot,
-                      .row = ReadRow(group),
-                      .seed = GroupSeed(spec_.seed, group.id.ordinal),
-                      .size = static_cast<uint32_t>(group.members.size()),
-                      .overdue = std::max(absl::ZeroDuration(), group.opened + spec_.wait - now_)});
+    grants.push_back(
+        {.group = group.id,
+         .step = group.slot,
+         .row = ReadRow(group),
+         .seed = GroupSeed(spec_.seed, group.id.ordinal),
+         .size = static_cast<uint32_t>(group.members.size()) + group.undrawn,
+         .overdue = std::max(absl::ZeroDuration(), group.wave_began + spec_.wait - now_)});
   }
   const GroupMember& member = group.members[index];
   const uint64_t prefix =
@@ -177,8 +178,9 @@ void Job::GrantUnheld(const Caller& caller, const Engines::Engine& engine, uint3
       if (room == 0 || slot > last) return;
       const Group& group = groups_.at(ordinal);
       const bool sibling =
-          std::any_of(group.members.begin(), group.members.end(),
-                      [&](const GroupMember& m) { return m.lease && m.worker == caller.worker; });
+          std::any_of(group.members.begin(), group.members.end(), [&](const GroupMember& m) {
+            return (m.lease || m.state == MemberState::kSealed) && m.worker == caller.worker;
+          });
       if (siblings_only && !sibling) continue;
       for (uint32_t m = 0; m < group.members.size() && room > 0; ++m) {
         const GroupMember& member = group.members[m];
@@ -191,7 +193,7 @@ void Job::GrantUnheld(const Caller& caller, const Engines::Engine& engine, uint3
     }
   };
 
-  // Siblings of what the caller holds come first: their prompt is in its cache.
+  // Siblings of what the caller holds or has sampled come first: their prompt is in its cache.
   grant_from(/*siblings_only=*/true);
   grant_from(/*siblings_only=*/false);
 }

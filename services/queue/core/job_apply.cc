@@ -61,7 +61,7 @@ absl::Status Job::ApplyBatch(const Caller& caller, const queue::Apply& input) {
   for (const FrozenGroup& frozen : batch->groups) {
     failures_.NoteTrained(frozen.row);
     const Group& group = *groups_.Find(frozen.id);
-    prompts_.NoteTrained(ResultOf(group, input.k));
+    prompts_.NoteTrained(ResultOf(group, input.k, spec_));
     if (group.generation) generations.insert(*group.generation);
   }
   lineage_.NoteStep(input.k, generations);

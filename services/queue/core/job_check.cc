@@ -66,6 +66,12 @@ void CheckGroup(const Group& group, const Batch* batch, const Spec& spec, const 
 
   const bool open = group.state == GroupState::kOpen;
   audit.Expect(open || group.complete(), name, " is ", Name(group.state), " but not complete");
+  audit.Expect(group.undrawn == 0 || (open && group.members.size() == spec.first_wave &&
+                                      group.members.size() + group.undrawn == spec.group_size),
+               name, " is ", Name(group.state), " with ", group.members.size(), " members and ",
+               group.undrawn, " that are not drawn");
+  audit.Expect(group.undrawn == 0 || !group.complete(), name, " waits for no score of its first ",
+               "wave, but its second one is not decided");
   const uint32_t least = spec.rows_only ? 1 : spec.group_min;
   audit.Expect(open || group.standing() >= least, name, " has ", group.standing(),
                " members left, wanted at least ", least);

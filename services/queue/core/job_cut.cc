@@ -34,7 +34,7 @@ std::optional<std::vector<Verdict>> Job::JudgeGroup(const Group& group, int64_t 
     reason = verdicts[m].reason;
     EndMember(group, m, reason);
   }
-  if (group.standing() >= spec_.group_min) return verdicts;
+  if (group.reachable() >= spec_.group_min) return verdicts;
   DropGroup(group, reason);
   return std::nullopt;
 }

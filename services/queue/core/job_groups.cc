@@ -26,6 +26,14 @@ uint64_t CountTrainable(const GroupMember& member) {
   return tokens;
 }
 
+std::vector<double> RewardsOf(const Group& group) {
+  std::vector<double> rewards;
+  for (const GroupMember& member : group.members) {
+    if (member.state == MemberState::kSealed) rewards.push_back(member.task_reward.value_or(0));
+  }
+  return rewards;
+}
+
 // Why the group filter rejects a complete group. None: it is accepted.
 std::optional<std::string> FindRejection(const Group& group, Filter filter) {
   // The verdict of a group's task is "accept", "reject" or "reject:REASON".
@@ -35,10 +43,7 @@ std::optional<std::string> FindRejection(const Group& group, Filter filter) {
     return text == "reject" ? "verdict" : std::string(absl::StripPrefix(text, "reject:"));
   }
 
-  std::vector<double> rewards;
-  for (const GroupMember& member : group.members) {
-    if (member.state == MemberState::kSealed) rewards.push_back(member.task_reward.value_or(0));
-  }
+  const std::vector<double> rewards = RewardsOf(group);
   if (filter != Filter::kSignal || !HasNoSignal(rewards)) return std::nullopt;
   return rewards[0] == 0 ? "all_zero" : rewards[0] == 1 ? "all_one" : "other";
 }
@@ -107,17 +112,37 @@ void Job::DropLostGroup(const Group& group) {
 
 void Job::DropOrCompleteGroup(const Group& group, const std::string& reason) {
   if (group.state != GroupState::kOpen) return;
-  if (group.standing() < spec_.group_min) return DropGroup(group, reason);
+  if (group.reachable() < spec_.group_min) return DropGroup(group, reason);
   if (group.overdue && spec_.straggler == Straggler::kShrink) ShrinkGroup(group);
   tasks_.QueueReadyOfGroup(group, now_);
-  if (group.complete()) CompleteGroup(group);
+  if (!group.complete()) return;
+
+  if (group.undrawn > 0 && NeedsSecondWave(group)) {
+    ++counters_.second_waves;
+    return groups_.AddSecondWave(group, now_);
+  }
+  CompleteGroup(group);
+}
+
+// The outcome is open as long as rewards differ, or too few are known: then more answers teach
+// more. Under the policy shrink, a group that is late takes what it has.
+bool Job::NeedsSecondWave(const Group& group) const {
+  const std::vector<double> rewards = RewardsOf(group);
+  if (rewards.size() < std::max(spec_.group_min, 2u)) return true;
+  if (group.overdue && spec_.straggler == Straggler::kShrink) return false;
+  return !HasNoSignal(rewards);
 }
 
 void Job::CompleteGroup(const Group& group) {
+  if (group.undrawn > 0) {
+    ++counters_.first_waves_only;
+    counters_.answers_saved += group.undrawn;
+    groups_.LeaveOutSecondWave(group);
+  }
   const std::optional<std::string> rejection = FindRejection(group, spec_.filter);
   if (rejection) {
     failures_.NoteRejected(group.row, SourceName(group), *rejection);
-    prompts_.NoteRejected(ResultOf(group, group.slot));
+    prompts_.NoteRejected(ResultOf(group, group.slot, spec_));
     return DropGroup(group, "filtered");
   }
   failures_.NoteAccepted(group.row);

@@ -77,6 +77,7 @@ PeekRow PeekGroup(const Group& group, const Spec& spec, Instant now, bool text) 
                          {"slot", group.slot},
                          {"batch", group.batch},
                          {"members", members}};
+  if (group.undrawn > 0) json["undrawn"] = group.undrawn;
   if (text) json["prompt_ids"] = TokensOf(group.prompt);
   return {.node = {NodeKind::kGroup, group.id.hex(), ""},
           .state = Name(group.state),

@@ -238,7 +238,9 @@ void Job::FinishTask(const Group& group, uint32_t index, uint32_t t) {
     if (group.members[whose].state != MemberState::kDropped) unscorable.push_back(whose);
   }
   for (uint32_t whose : unscorable) EndMember(group, whose, "unscorable");
-  if (!unscorable.empty() && group.standing() < spec_.group_min)
+  // If the row itself is at fault, a second wave could not be scored either.
+  const uint32_t left = row_at_fault ? group.standing() : group.reachable();
+  if (!unscorable.empty() && left < spec_.group_min)
     return DropUnscorable(group, cause, row_at_fault);
 
   for (const auto& [whose, field] : staged) {

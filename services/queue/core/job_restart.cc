@@ -42,6 +42,7 @@ void Job::RemoveLostPayload() {
       ledger_.tokens_generated -= static_cast<int64_t>(member.generated);
       groups_.RemoveLostPayload(*group, m, now_);
     }
+    // A second wave would not help: with all answers of the first one lost, nothing decides on it.
     if (group->standing() < spec_.group_min) DropLostGroup(*group);
   }
 

@@ -29,6 +29,10 @@ absl::Status CheckSupported(const Spec& spec) {
         "data.order.sampler is not uniform, but the job limits epochs or samples no answers");
   if (spec.sampler == Sampler::kLevels && (spec.level_window == 0 || !std::isfinite(spec.level_up)))
     return BadSpec("data.order.level_window is 0, or level_up is not finite");
+  if (spec.rest_after > 0 && (spec.sampler == Sampler::kUniform || spec.rest_steps == 0))
+    return BadSpec(
+        "data.order.rest_after is set, but sampler is uniform, which goes by no rewards, or "
+        "rest_steps is 0");
   if (spec.policies.size() != 1)
     return Unsupported("policies", absl::StrCat(spec.policies.size()), "train one policy");
   return absl::OkStatus();
@@ -51,11 +55,31 @@ absl::Status CheckData(const Spec& spec) {
   return absl::OkStatus();
 }
 
+absl::Status CheckWaves(const Spec& spec) {
+  if (spec.first_wave == 0) return absl::OkStatus();
+  if (spec.first_wave < 2 || spec.first_wave < spec.group_min ||
+      spec.first_wave >= spec.group_size) {
+    return BadSpec(absl::StrCat("rollout.group.first_wave is ", spec.first_wave,
+                                ", wanted at least 2, at least min, which is ", spec.group_min,
+                                ", and below size, which is ", spec.group_size));
+  }
+  const bool rewarded = absl::c_any_of(spec.tasks, [](const TaskSpec& task) {
+    return absl::c_linear_search(task.produces, "task_reward");
+  });
+  if (!rewarded || spec.has_task(Granularity::kGroup)) {
+    return BadSpec(
+        "rollout.group.first_wave needs a task that produces task_reward, and only tasks of "
+        "granularity trajectory");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckGroups(const Spec& spec) {
   if (spec.group_size == 0 || spec.group_min == 0 || spec.group_min > spec.group_size) {
     return BadSpec(absl::StrCat("rollout.group: min ", spec.group_min, " of size ", spec.group_size,
                                 ", wanted 1 <= min <= size"));
   }
+  SLUICE_RETURN_IF_ERROR(CheckWaves(spec));
   if (spec.max_eta_adm() > spec.max_staleness) {
     return BadSpec(absl::StrCat("queue.admission.staleness is ", spec.max_eta_adm(),
                                 ", wanted at most queue.max_staleness, which is ",

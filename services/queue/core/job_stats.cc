@@ -55,6 +55,11 @@ StatsAnswer Job::Stats() const {
   for (const auto& [k, batch] : batches_.batches())
     stats.groups[batch.applied ? "applied" : "in_batch"] += batch.groups.size();
   for (const auto& [why, count] : counters_.filtered) stats.groups["filtered_" + why] = count;
+  if (spec_.first_wave > 0) {
+    stats.groups["second_wave"] = counters_.second_waves;
+    stats.groups["first_wave_only"] = counters_.first_waves_only;
+    stats.answers_saved = counters_.answers_saved;
+  }
 
   // Slots of steps that are cut already belong to groups that the cut left behind.
   uint64_t overdue = 0, used = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
 
@@ -24,6 +25,8 @@ Prompts::Prompts(const Spec& spec, std::shared_ptr<const RowSource> rows)
       epochs_(spec.epochs),
       reissues_(spec.reissues),
       max_staleness_(spec.max_staleness),
+      rest_after_(spec.rest_after),
+      rest_steps_(spec.rest_steps),
       sources_(spec.sources),
       rows_(std::move(rows)),
       quarantined_(sources_.size()),
@@ -88,16 +91,35 @@ std::optional<RowRef> Prompts::Next(int64_t step) {
   }
 
   if (!next) return std::nullopt;
-  if (sampler_ != nullptr) {
-    LearnBelow(step - max_staleness_);
-    ++progress_.drawn[*next];
-    return sampler_->Draw(*next, &progress_.sampler.sources[*next],
-                          [&](uint64_t index) { return quarantined_[*next].contains(index); });
-  }
+  if (sampler_ != nullptr) return NextByRewards(*next, step);
   const RowRef row = NextFresh(*next);
   ++progress_.drawn[*next];
   SkipQuarantined(*next);
   return row;
+}
+
+RowRef Prompts::NextByRewards(uint32_t source, int64_t step) {
+  LearnBelow(step - max_staleness_);
+  ++progress_.drawn[source];
+  SamplerSource* const state = &progress_.sampler.sources[source];
+
+  // If all rows rest, none does: the step has to be filled.
+  const bool rests_count = HasRowAwake(source, step);
+  return sampler_->Draw(source, state, [&, this](uint64_t index) {
+    if (quarantined_[source].contains(index)) return true;
+    const auto rest = state->rests.find(index);
+    return rests_count && rest != state->rests.end() && step < rest->second.until;
+  });
+}
+
+bool Prompts::HasRowAwake(uint32_t source, int64_t step) const {
+  const auto& rests = progress_.sampler.sources[source].rests;
+  const uint64_t left = rows_->rows(source) - quarantined_[source].size();
+  if (rests.size() < left) return true;
+  const auto asleep = std::count_if(rests.begin(), rests.end(), [&](const auto& rest) {
+    return step < rest.second.until && !quarantined_[source].contains(rest.first);
+  });
+  return static_cast<uint64_t>(asleep) < left;
 }
 
 // The next fresh draw of the source.
@@ -182,13 +204,31 @@ void Prompts::LearnBelow(int64_t step) {
 void Prompts::Learn(const GroupResult& result) {
   std::string news = sampler_->Learn(result, &progress_.sampler.sources[result.row.source]);
   if (!news.empty()) news_.push_back(std::move(news));
+  if (rest_after_ > 0) LearnRest(result);
+}
+
+void Prompts::LearnRest(const GroupResult& result) {
+  auto& rests = progress_.sampler.sources[result.row.source].rests;
+  if (!result.perfect) {
+    rests.erase(result.row.index);
+    return;
+  }
+  RowRest& rest = rests[result.row.index];
+  if (++rest.perfect < rest_after_) return;
+  rest = {.perfect = 0, .until = result.step + 1 + rest_steps_};
 }
 
 std::vector<std::string> Prompts::DescribeSampler() const {
   std::vector<std::string> sentences;
   for (uint32_t s = 0; sampler_ != nullptr && s < sources_.size(); ++s) {
-    if (rows_->rows(s) > 0)
-      sentences.push_back(sampler_->Describe(s, progress_.sampler.sources[s]));
+    if (rows_->rows(s) == 0) continue;
+    const SamplerSource& state = progress_.sampler.sources[s];
+    sentences.push_back(sampler_->Describe(s, state));
+    if (rest_after_ == 0) continue;
+    const auto resting = std::count_if(
+        state.rests.begin(), state.rests.end(),
+        [&](const auto& rest) { return progress_.sampler.noted < rest.second.until; });
+    absl::StrAppend(&sentences.back(), "; ", resting, " rest");
   }
   return sentences;
 }
@@ -208,7 +248,9 @@ bool Prompts::Fits(const Progress& progress) const {
     return false;
 
   for (uint32_t s = 0; s < sampler.sources.size(); ++s) {
-    if (!sampler_->IsValid(s, sampler.sources[s])) return false;
+    const auto& rests = sampler.sources[s].rests;
+    const bool has_rows = rests.empty() || rests.rbegin()->first < rows_->rows(s);
+    if (!has_rows || !sampler_->IsValid(s, sampler.sources[s])) return false;
   }
   return std::all_of(
       sampler.pending.begin(), sampler.pending.end(),

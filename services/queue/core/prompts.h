@@ -29,7 +29,7 @@ class RowSource {
 // Which prompt comes next. Sources take turns by weight, and prompts to be drawn again go first.
 // With the sampler uniform, each epoch of a source is a shuffle of its rows by (job seed, source,
 // epoch); the others choose rows by the rewards so far (row_sampler.h). The order depends only on
-// the seed and on the calls so far.
+// the seed and on the calls so far. Rows that were answered perfectly may rest (Spec::rest_after).
 class Prompts {
  public:
   // What a cursor keeps. Together with the prompts whose groups still live, it tells which draws
@@ -105,8 +105,13 @@ class Prompts {
   RowRef NextFresh(uint32_t source);
   void SkipQuarantined(uint32_t source);
   void IndexQuarantined();
+  RowRef NextByRewards(uint32_t source, int64_t step);
   void LearnBelow(int64_t step);
   void Learn(const GroupResult& result);
+  // Counts a perfect visit, after which the row may rest.
+  void LearnRest(const GroupResult& result);
+  // Whether a row of the source is neither quarantined nor resting.
+  bool HasRowAwake(uint32_t source, int64_t step) const;
 
   struct Shuffle {
     std::optional<uint64_t> epoch;
@@ -114,7 +119,7 @@ class Prompts {
   };
 
   const uint64_t seed_;
-  const uint32_t epochs_, reissues_, max_staleness_;
+  const uint32_t epochs_, reissues_, max_staleness_, rest_after_, rest_steps_;
   const std::vector<SourceSpec> sources_;
   const std::shared_ptr<const RowSource> rows_;
   // As long as a source has draws left, its next fresh draw is a row that is not quarantined

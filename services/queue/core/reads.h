@@ -47,6 +47,7 @@ struct StatsAnswer {
   // The numbers behind admission_staleness, and what to do if max_staleness is too small.
   std::string advice;
   std::vector<std::string> sampler;  // Prompts::DescribeSampler().
+  int64_t answers_saved = 0;         // Counters::answers_saved.
 };
 
 enum class PeekWhat { kGroups = 1, kTasks, kBatches, kPrompts, kViolations, kLineage };

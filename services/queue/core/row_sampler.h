@@ -20,6 +20,15 @@ struct GroupResult {
   RowRef row;
   double sum = 0;        // Of the rewards.
   uint32_t answers = 0;  // Above 0.
+  bool perfect = false;  // Each reward is at least 1.
+};
+
+// How often a row was answered perfectly of late, and whether it rests.
+struct RowRest {
+  uint32_t perfect = 0;  // Visits in a row.
+  int64_t until = 0;     // It is not drawn for steps below this one.
+
+  bool operator==(const RowRest&) const = default;
 };
 
 // What a sampler remembers of one source. With the job's seed it determines all later draws.
@@ -35,6 +44,9 @@ struct SamplerSource {
   uint64_t weighted = 0, uniform = 0;  // Draws of each sort.
   // By row: rewards that were earned and missed. Later visits count more.
   std::map<uint64_t, std::pair<double, double>> visited;
+
+  // With Spec::rest_after, by row. A row whose last visit was not perfect is left out.
+  std::map<uint64_t, RowRest> rests;
 
   bool operator==(const SamplerSource&) const = default;
 };

@@ -132,16 +132,19 @@ struct Spec {
   uint64_t seed = 0;
   bool deterministic = false;
   std::vector<std::string> policies = {"policy"};
-  uint32_t groups_per_step = 1;                 // B
-  uint32_t group_size = 1;                      // G
-  uint32_t group_min = 1;                       // G_min
+  uint32_t groups_per_step = 1;  // B
+  uint32_t group_size = 1;       // G
+  uint32_t group_min = 1;        // G_min
+  // Members of a group that are drawn first. The others are drawn once these are scored, if their
+  // rewards differ. 0: all at once.
+  uint32_t first_wave = 0;
   uint32_t max_staleness = 0;                   // eta, versions
   std::optional<uint32_t> admission_staleness;  // eta_adm. Unset: it moves by itself, from eta on.
   std::optional<double> min_ess, max_kl;        // AdmissionWindow::DriftBounds.
   double oversample = 0;
   Statistic statistic = Statistic::kMasked;
   Straggler straggler = Straggler::kMask;
-  absl::Duration wait = absl::Seconds(60);  // T, from a group's first grant.
+  absl::Duration wait = absl::Seconds(60);  // T, from the beginning of a group, or of its wave.
   uint32_t reissues = 2;
   uint32_t min_trainable = 1;
   uint32_t max_version_span = 0;  // 0: eta.
@@ -156,7 +159,11 @@ struct Spec {
   Sampler sampler = Sampler::kUniform;
   double level_up = 0.7;        // With kLevels: the mean reward at which the next level begins,
   uint32_t level_window = 200;  // of so many answers.
-  uint32_t epochs = 0;          // 0: until limits end it.
+  // After this many perfect visits in a row (GroupResult::perfect) a row rests for rest_steps
+  // steps. 0: none does.
+  uint32_t rest_after = 0;
+  uint32_t rest_steps = 20;
+  uint32_t epochs = 0;  // 0: until limits end it.
   Filter filter = Filter::kNone;
   uint32_t max_rejected_steps = 10;
   std::vector<TaskSpec> tasks;
@@ -182,10 +189,11 @@ struct Spec {
 };
 // The log stores the fields in this order. A change raises kFormat (codec.h).
 SLUICE_FIELDS(Spec, seed, deterministic, policies, groups_per_step, group_size, group_min,
-              max_staleness, admission_staleness, min_ess, max_kl, oversample, statistic, straggler,
-              wait, reissues, min_trainable, max_version_span, max_steps, durability, quota_bytes,
-              lease, member_tokens, token_bytes, sources, sampler, level_up, level_window, epochs,
-              filter, max_rejected_steps, tasks, sampling, rows_only, skip_bad_rows)
+              first_wave, max_staleness, admission_staleness, min_ess, max_kl, oversample,
+              statistic, straggler, wait, reissues, min_trainable, max_version_span, max_steps,
+              durability, quota_bytes, lease, member_tokens, token_bytes, sources, sampler,
+              level_up, level_window, rest_after, rest_steps, epochs, filter, max_rejected_steps,
+              tasks, sampling, rows_only, skip_bad_rows)
 
 struct Worker {
   std::string id;

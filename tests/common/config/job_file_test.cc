@@ -204,6 +204,7 @@ TEST(JobFile, SetReachesListsByPlaceAndItsPathsAreTheShells) {
 
 TEST(JobFile, TheMinimumOfAGroupFollowsItsSize) {
   EXPECT_EQ(Parse(kMinimal, {"rollout.group.size=4"}).spec->rollout().group().min(), 4u);
+  EXPECT_EQ(Parse(kMinimal, {"rollout.group.first_wave=3"}).spec->rollout().group().min(), 3u);
 }
 
 TEST(JobFile, PrintedDefaultsLoadToTheDefaults) {

@@ -61,6 +61,7 @@ const std::map<std::string, std::string> kReaders = {
     {"data.order", kController},
     {"rollout", kRollout},
     {"rollout.engine", kEngine},
+    {"rollout.group.first_wave", kController},
     {"rollout.group.min", kController},
     {"reward", kReward},
     {"reward.rewards.timeout", kController},

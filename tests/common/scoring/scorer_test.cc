@@ -81,6 +81,10 @@ TEST(ScorerTest, StepsEarnTheirWeightedPartOfTheRewardAndAFailedGateTakesItAll) 
   EXPECT_DOUBLE_EQ(score->credits[0].value, 1);
   EXPECT_EQ(score->credits[1].end, 9u);
   EXPECT_DOUBLE_EQ(score->credits[1].value, 0.5);
+  ASSERT_EQ(score->part_credits.size(), 2u);
+  EXPECT_TRUE(score->part_credits[0].empty());
+  ASSERT_EQ(score->part_credits[1].size(), 2u);
+  EXPECT_DOUBLE_EQ(score->part_credits[1][0].value, 0.5) << "without the weight";
 
   RewardRule gate = Exact("right");
   gate.gate = true;
@@ -286,8 +290,9 @@ TEST(ScorerTest, ACandidateHasNoPartInTheRewardAndInItsGeneration) {
   const Score score = with->Run({.text = "aab"}, {{"answer", "b"}}, "x");
   EXPECT_EQ(score.task_reward, 0);
   EXPECT_THAT(score.parts, ElementsAre(0));
-  EXPECT_THAT(with->RunRule("candidate", {{.text = "aab"}}, {{"answer", "b"}}, "x"),
-              ElementsAre(std::optional<double>(2.0 / 3)));
+  const auto said = with->RunRule("candidate", {{.text = "aab"}}, {{"answer", "b"}}, "x");
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_DOUBLE_EQ(said[0]->score, 2.0 / 3);
   EXPECT_THAT(with->RunRule("none", {{.text = "aab"}}, {{"answer", "b"}}, "x"), ElementsAre());
 
   candidate.gate = true;

@@ -928,6 +928,20 @@ TEST(SpecTest, ASupervisedJobHasRowsOnlyAndNoRolloutsAndRewards) {
   EXPECT_EQ(queue.tasks_size(), 0);
 }
 
+TEST(SpecTest, TheQueueIsToldOfWavesAndOfRowsThatRest) {
+  job::v1::JobSpec spec = Spec("digits");
+  EXPECT_EQ(QueueSpecOf(spec).first_wave(), 0u);
+  EXPECT_EQ(QueueSpecOf(spec).rest_after(), 0u);
+
+  spec.mutable_rollout()->mutable_group()->set_first_wave(4);
+  spec.mutable_data()->mutable_order()->set_rest_after(3);
+  spec.mutable_data()->mutable_order()->set_rest_steps(7);
+  const queue::v1::QueueSpec queue = QueueSpecOf(spec);
+  EXPECT_EQ(queue.first_wave(), 4u);
+  EXPECT_EQ(queue.rest_after(), 3u);
+  EXPECT_EQ(queue.rest_steps(), 7u);
+}
+
 TEST(SpecTest, AJobThatRewardsStepsAsksForTheEndsOfTokensAndTakesTheirRewards) {
   job::v1::JobSpec spec = Spec("digits");
   const queue::v1::QueueSpec plain = QueueSpecOf(spec);

@@ -30,5 +30,19 @@ TEST_F(ConfinedSpecTest, AGeneratorLiesInNoFolder) {
   EXPECT_EQ(Read("generator:countdown?rows=5&levels=1&seed=1"), absl::OkStatus());
 }
 
+TEST(SpecTest, WavesAndRestsComeAsTheControllerTellsThem) {
+  v1::SetJobRequest request;
+  v1::QueueSpec& wire = *request.mutable_spec();
+  wire = SmallQueueSpec("/usr/share/rows.jsonl");
+  wire.set_first_wave(4);
+  wire.set_rest_after(3);
+  wire.set_rest_steps(7);
+  const auto set = FromProto(request);
+  ASSERT_EQ(set.status(), absl::OkStatus());
+  EXPECT_EQ(set->spec.first_wave, 4u);
+  EXPECT_EQ(set->spec.rest_after, 3u);
+  EXPECT_EQ(set->spec.rest_steps, 7u);
+}
+
 }  // namespace
 }  // namespace sluice::queue

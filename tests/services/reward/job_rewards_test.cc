@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -115,7 +118,7 @@ TEST_F(JobRewardsTest, AFileThatChangesBringsANewGenerationWhileTheOldOneGoesOn)
   rewards_->NoteScored(old, {.answers = {{.text = "x"}},
                              .row = nlohmann::json::object(),
                              .source = "digits",
-                             .scores = {{"mine", {0.25}}}});
+                             .scores = {{"mine", {RuleScore{.score = 0.25}}}}});
 
   Write(Program(0.75));
   const std::shared_ptr<const Scorer> fresh = used_.Pop();
@@ -244,7 +247,7 @@ TEST_F(JobRewardsTest, ACandidateIsComparedAndHasNoPartInTheReward) {
   for (const Answer& answer : answers) {
     const Score score = rewards_->scorer()->Run(answer, row, "digits");
     EXPECT_EQ(score.parts.size(), 1u) << "a candidate is no part";
-    scored.scores["right"].push_back(score.task_reward);
+    scored.scores["right"].push_back(RuleScore{.score = score.task_reward});
   }
   rewards_->NoteScored(rewards_->scorer(), scored);
   v1::DescribeResponse described;
@@ -298,10 +301,12 @@ TEST(ShadowsTest, TheyCountHowTheirScoresCompare) {
       }});
   const auto scorer = std::make_shared<const Scorer>(std::move(made));
   const auto add = [&](const std::string& text, std::optional<double> used) {
+    std::optional<RuleScore> given;
+    if (used) given = RuleScore{.score = *used};
     shadows.Add(scorer, {.answers = {{.text = text}},
                          .row = nlohmann::json::object(),
                          .source = "digits",
-                         .scores = {{"right", {used}}}});
+                         .scores = {{"right", {given}}}});
   };
   add("higher", 0.5);
   asked.Pop();
@@ -328,6 +333,78 @@ TEST(ShadowsTest, TheyCountHowTheirScoresCompare) {
   EXPECT_EQ(metrics.Shadow("new", "skipped").value(), 2);
   EXPECT_DOUBLE_EQ(metrics.ShadowDistance("new").value(), 2);
   for (size_t i = 0; i < Shadows::kMostWaiting + 10; ++i) go.Push(0);
+}
+
+// A rule that has a judge score each step, whose replies come from `replies`, in order.
+Scorer StepScorer(std::deque<std::string>* replies) {
+  return *Scorer::Make(
+      {{.name = "right", .verifier = "exact"},
+       {.name = "new",
+        .verifier = "judge",
+        .shadow = "right",
+        .args = {{"judge", "j"}, {"template", "prm"}, {"votes", 1}}}},
+      Combine::kSum,
+      {.ask_judge = [replies](const std::string&, const std::string&, const std::string&,
+                              absl::Duration) -> absl::StatusOr<std::string> {
+        std::string reply = replies->front();
+        replies->pop_front();
+        return reply;
+      }});
+}
+
+TEST(ComparisonTest, RewardsOfStepsAreComparedByPlaceAndValue) {
+  // The steps of the answer end at bytes 5 and 9.
+  std::deque<std::string> replies;
+  const Scorer scorer = StepScorer(&replies);
+  Comparison comparison;
+  const auto compare = [&](const std::string& reply, RuleScore used) {
+    replies.push_back(reply);
+    comparison.Add({.answers = {{.text = "6 * 7\n\n42"}},
+                    .row = {{"prompt", "q"}, {"answer", "42"}},
+                    .source = "x",
+                    .scores = {{"right", {std::move(used)}}}},
+                   "right", scorer, "new");
+  };
+  // The candidate gives each step half of its score, between 0 and 10.
+  compare("{\"scores\": [10, 5]}", {.score = 0.75, .credits = {{5, 0.5}, {9, 0.25}}});
+  EXPECT_EQ(comparison.same_steps, 1u);
+  EXPECT_EQ(comparison.step_distance, 0);
+
+  // The same sum, but not of the same steps: scores alone would call it equal.
+  compare("{\"scores\": [5, 10]}", {.score = 0.75, .credits = {{5, 0.5}, {9, 0.25}}});
+  EXPECT_EQ(comparison.equal, 2u);
+  EXPECT_EQ(comparison.other_values, 1u);
+  EXPECT_DOUBLE_EQ(comparison.step_distance, 0.5);
+
+  compare("{\"scores\": [10, 5]}", {.score = 0.75, .credits = {{3, 0.5}, {9, 0.25}}});
+  EXPECT_EQ(comparison.other_places, 1u);
+  EXPECT_DOUBLE_EQ(comparison.step_distance, 1.5);
+
+  // A reward without steps lies at the end of the answer.
+  compare("{\"scores\": [10, 10]}", {.score = 1});
+  EXPECT_EQ(comparison.other_places, 2u);
+  EXPECT_DOUBLE_EQ(comparison.step_distance, 3.5);
+  EXPECT_EQ(
+      comparison.Describe(),
+      "of 4 answers 4 have the same score, 0 a higher and 0 a lower one, mean difference "
+      "+0.0000; of 4 answers with rewards of steps 1 have the same ones, 1 others at the same "
+      "places and 2 at other places, mean distance 0.8750");
+}
+
+TEST(ShadowsTest, TheyCountHowRewardsOfStepsCompare) {
+  metrics::Registry registry;
+  const Metrics metrics(&registry, "digits");
+  Shadows shadows(metrics);
+  std::deque<std::string> replies = {"{\"scores\": [10, 5]}"};
+  shadows.Add(std::make_shared<const Scorer>(StepScorer(&replies)),
+              {.answers = {{.text = "6 * 7\n\n42"}},
+               .row = {{"prompt", "q"}, {"answer", "42"}},
+               .source = "x",
+               .scores = {{"right", {RuleScore{.score = 0.75}}}}});
+  while (!shadows.results().contains("new")) std::this_thread::yield();
+  EXPECT_EQ(shadows.results().at("new").comparison.other_places, 1u);
+  EXPECT_EQ(metrics.ShadowSteps("new", "other_places").value(), 1);
+  EXPECT_DOUBLE_EQ(metrics.ShadowStepDistance("new").value(), 1.5);
 }
 
 }  // namespace

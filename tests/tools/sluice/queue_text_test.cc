@@ -12,6 +12,7 @@ namespace sluice::cli {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr char kGroup[] = "0000000100000000000000000000002f";
 
@@ -87,6 +88,16 @@ TEST(QueueTextTest, StatsSayWhatAPersonNeedsFirstInAlignedLines) {
 
   ledger.set_live(14);
   EXPECT_THAT(StatsText(stats), HasSubstr("dropped 5   OFF BY 1\n"));
+}
+
+TEST(QueueTextTest, WhatWavesHaveSavedIsSaidWhereAJobHasThem) {
+  queue::v1::StatsResponse stats;
+  EXPECT_THAT(StatsText(stats), Not(HasSubstr("waves")));
+  (*stats.mutable_groups())["first_wave_only"] = 120;
+  (*stats.mutable_groups())["second_wave"] = 40;
+  stats.set_answers_saved(1440);
+  EXPECT_THAT(StatsText(stats), HasSubstr("waves      groups that ended with their first wave 120  "
+                                          "that got the second 40  answers saved 1440\n"));
 }
 
 TEST(QueueTextTest, AnIdleQueueSaysNone) {

@@ -108,6 +108,12 @@ TEST(RewardTextTest, CandidatesAreComparedOverAllDaemons) {
     shadow.set_unscorable(1);
     shadow.set_difference(-0.5);
     shadow.set_distance(1.5);
+    if (id == std::string("reward-0")) {
+      shadow.set_same_steps(3);
+      shadow.set_other_values(1);
+      shadow.set_other_places(4);
+      shadow.set_step_distance(2);
+    }
   }
   response.mutable_rewards(0)->mutable_answer()->add_earlier(0x7c1f09aa);
   job::v1::RewardDescribed& silent = *response.add_rewards();
@@ -119,8 +125,9 @@ TEST(RewardTextTest, CandidatesAreComparedOverAllDaemons) {
   EXPECT_THAT(text, HasSubstr("7c1f09aa"));
   EXPECT_THAT(text, HasSubstr("no answer"));
   EXPECT_THAT(text, HasSubstr("candidate new of mine: same score for 70.0 % of 20 answers, higher "
-                              "2, lower 4, mean difference -0.0500, mean distance 0.1500, "
-                              "unscorable 2\n"));
+                              "2, lower 4, mean difference -0.0500, mean distance 0.1500; "
+                              "steps rewarded the same in 3 of 8 answers, with other values in 1, "
+                              "at other places in 4, mean distance 0.2500, unscorable 2\n"));
   EXPECT_THAT(text, Not(HasSubstr("skipped")));
 }
 

@@ -25,13 +25,18 @@ class Model {
   // Rollouts. -------------------------------------------------------------------------------------
   // `newest`: the newest version that an engine holds. The window depends on the lowest one, which
   // is not above it.
-  void Granted(const queue::Grant& grant, int64_t newest) {
+  // `dropped_any`: the job has dropped a member of this group.
+  void Granted(const queue::Grant& grant, int64_t newest, bool dropped_any) {
     const auto known = trajectories_.lower_bound({grant.group.ordinal, 0});
     const bool fresh = known == trajectories_.end() || known->first.first != grant.group.ordinal;
     EXPECT_TRUE(!fresh || grant.step <= newest + spec_.max_staleness)
         << "step " << grant.step << " is beyond the window of " << newest;
+    if (grant.row.ref.source == RowRef::kOutside) outside_.insert(grant.group.ordinal);
     for (const Member& member : grant.members) {
       EXPECT_LT(member.member, spec_.group_size);
+      if (HasWaves(grant.group.ordinal) && member.member >= spec_.first_wave && !dropped_any) {
+        EXPECT_TRUE(IsOpen(grant.group.ordinal)) << "a second wave that nothing asks for";
+      }
       Trajectory& t = trajectories_[{grant.group.ordinal, member.member}];
       EXPECT_FALSE(t.sealed) << "a sealed member is granted again";
       EXPECT_EQ(member.attempt, t.attempt + 1) << "attempts count up";
@@ -75,7 +80,10 @@ class Model {
       for (const BatchGroup& group : list) frozen.insert(group.group.ordinal);
     }
     for (auto& [key, t] : trajectories_) {
-      if (!frozen.contains(key.first)) t.scored = false, verdicts_.erase(key.first);
+      if (frozen.contains(key.first)) continue;
+      t.scored = false;
+      verdicts_.erase(key.first);
+      rescored_.insert(key.first);
     }
   }
 
@@ -225,6 +233,23 @@ class Model {
     int64_t members = 0;
   };
 
+  // Groups of prompts from outside come at once. Of a group that was scored again, this model does
+  // not know by which round its waves were decided.
+  bool HasWaves(uint64_t group) const {
+    return spec_.first_wave > 0 && !outside_.contains(group) && !rescored_.contains(group);
+  }
+
+  // The first wave is scored as a whole, and its rewards differ.
+  bool IsOpen(uint64_t group) const {
+    std::set<double> rewards;
+    for (uint32_t m = 0; m < spec_.first_wave; ++m) {
+      const auto t = trajectories_.find({group, m});
+      if (t == trajectories_.end() || !t->second.scored) return false;
+      rewards.insert(t->second.reward);
+    }
+    return rewards.size() > 1;
+  }
+
   // False if a later incarnation of the trainer restored a checkpoint from before `version`.
   bool OnBranch(const PolicyVersion& version) const {
     for (const auto& [incarnation, fork] : forks_) {
@@ -267,6 +292,11 @@ class Model {
 
       EXPECT_TRUE(trained >= spec_.min_trainable || member.masked.empty());
     }
+    // Under the policy shrink a late group may end with its first wave, whatever its rewards are.
+    const uint64_t ordinal = group.group.ordinal;
+    if (HasWaves(ordinal) && !shrunk && spec_.straggler != Straggler::kShrink) {
+      EXPECT_EQ(group.size, IsOpen(ordinal) ? spec_.group_size : spec_.first_wave);
+    }
     if (spec_.filter == Filter::kSignal) {
       EXPECT_TRUE(rewards.size() > 1 || shrunk) << "no signal";
     }
@@ -307,6 +337,7 @@ class Model {
   std::map<int64_t, std::vector<BatchGroup>> frozen_;  // Lists as handed out, on this branch.
   std::vector<Step> lineage_;                          // Steps 0 .. K-1 of this branch.
   std::set<Key> trained_;                              // The members in `lineage_`.
+  std::set<uint64_t> outside_, rescored_;              // Groups.
   // Each incarnation of the trainer, with the version that it continued from.
   std::vector<std::pair<int64_t, int64_t>> forks_;
   int64_t durable_ = 0, durable_members_ = 0;

@@ -215,6 +215,123 @@ Prompts::Progress ThroughACursor(const Prompts& prompts) {
   return DecodeCursor(EncodeCursor(cursor))->prompts;
 }
 
+// A visit of the row by one group, all of whose answers earned this much.
+void Visit(Prompts* prompts, int64_t step, uint64_t row, double reward) {
+  prompts->NoteRejected({.step = step,
+                         .row = {.index = row},
+                         .sum = 4 * reward,
+                         .answers = 4,
+                         .perfect = reward >= 1});
+}
+
+Spec RestSpec(Sampler sampler) {
+  Spec spec = SpecOf(sampler);
+  spec.rest_after = 3;
+  spec.rest_steps = 20;
+  return spec;
+}
+
+std::set<uint64_t> DrawnFor(Prompts* prompts, int64_t step, int draws) {
+  std::set<uint64_t> drawn;
+  for (int i = 0; i < draws; ++i) drawn.insert(prompts->Next(step)->index);
+  return drawn;
+}
+
+TEST(RowRestTest, ARowRestsAfterThreePerfectVisitsInARowAndIsDrawnAgainAfterTwentySteps) {
+  for (const Sampler sampler : {Sampler::kLevels, Sampler::kAdaptive}) {
+    Prompts prompts(RestSpec(sampler), RowsWithLevels(6, 1));
+    for (const int64_t step : {1, 2}) Visit(&prompts, step, 4, 1);
+    EXPECT_TRUE(DrawnFor(&prompts, 3, 200).contains(4));
+    Visit(&prompts, 5, 4, 0.9);  // Begins anew.
+    for (const int64_t step : {6, 7}) Visit(&prompts, step, 4, 1);
+    EXPECT_TRUE(DrawnFor(&prompts, 8, 200).contains(4));
+    Visit(&prompts, 9, 4, 1);
+
+    EXPECT_EQ(DrawnFor(&prompts, 10, 200), (std::set<uint64_t>{0, 1, 2, 3, 5}));
+    EXPECT_EQ(DrawnFor(&prompts, 29, 200), (std::set<uint64_t>{0, 1, 2, 3, 5}));
+    EXPECT_TRUE(DrawnFor(&prompts, 30, 200).contains(4));
+    EXPECT_THAT(prompts.DescribeSampler()[0], HasSubstr("; 1 rest"));
+  }
+}
+
+TEST(RowRestTest, IfAllRowsRestOrAreQuarantinedThoseThatRestAreDrawn) {
+  for (const Sampler sampler : {Sampler::kLevels, Sampler::kAdaptive}) {
+    Prompts prompts(RestSpec(sampler), RowsWithLevels(4, 1));
+    prompts.Quarantine({.index = 0});
+    for (const uint64_t row : {1, 2, 3}) {
+      for (int64_t step = 0; step < 3; ++step) Visit(&prompts, step, row, 1);
+    }
+    EXPECT_EQ(DrawnFor(&prompts, 5, 200), (std::set<uint64_t>{1, 2, 3}));
+  }
+}
+
+TEST(RowRestTest, ALevelAllOfWhoseRowsRestGivesWayToAnother) {
+  Prompts prompts(RestSpec(Sampler::kLevels), RowsWithLevels(4, 2));
+  for (const uint64_t row : {0, 2}) {
+    Visit(&prompts, 0, row, 1);
+    Visit(&prompts, 0, row, 1);
+    Visit(&prompts, 0, row, 1);
+  }
+  // Level 2 is reached; its rows are 1 and 3. They are answered perfectly too.
+  for (const uint64_t row : {1, 3}) {
+    for (int i = 0; i < 3; ++i) Visit(&prompts, 10, row, 1);
+  }
+  EXPECT_EQ(DrawnFor(&prompts, 21, 50), (std::set<uint64_t>{0, 2})) << "until step 30";
+}
+
+// For each row its visits so far, from which everything is computed anew.
+class SlowRests {
+ public:
+  void Visit(uint64_t row, int64_t step, bool perfect) { visits_[row].push_back({step, perfect}); }
+  bool Rests(uint64_t row, int64_t step) const {
+    const auto it = visits_.find(row);
+    if (it == visits_.end()) return false;
+    int in_a_row = 0;
+    bool rests = false;
+    for (const auto& [at, perfect] : it->second) {
+      in_a_row = perfect ? in_a_row + 1 : 0;
+      if (!perfect) rests = false;
+      if (in_a_row < 3) continue;
+      in_a_row = 0;
+      rests = step <= at + 20;
+    }
+    return rests;
+  }
+
+ private:
+  std::map<uint64_t, std::vector<std::pair<int64_t, bool>>> visits_;
+};
+
+TEST(RowRestTest, NoRowIsDrawnThatRestsByASlowModelAndACursorChangesNothing) {
+  int rested = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    SplitMix64 random(Mix64(seed));
+    Spec spec = RestSpec(seed % 2 == 0 ? Sampler::kAdaptive : Sampler::kLevels);
+    spec.seed = seed;
+    constexpr uint64_t kRows = 12;
+    const auto rows = RowsWithLevels(kRows, 1);
+    auto prompts = std::make_unique<Prompts>(spec, rows);
+    SlowRests slow;
+    for (int64_t step = 0; step < 120; ++step) {
+      if (random.Below(10) == 0) {
+        auto again = std::make_unique<Prompts>(spec, rows);
+        again->Reset(ThroughACursor(*prompts));
+        prompts = std::move(again);
+      }
+      const uint64_t row = prompts->Next(step)->index;
+      int resting = 0;
+      for (uint64_t each = 0; each < kRows; ++each) resting += slow.Rests(each, step);
+      rested += resting;
+      EXPECT_TRUE(resting == kRows || !slow.Rests(row, step))
+          << "seed " << seed << ", step " << step << ", row " << row;
+      const bool perfect = random.Below(4) > 0;
+      Visit(prompts.get(), step, row, perfect ? 1 : 0.5);
+      slow.Visit(row, step, perfect);
+    }
+  }
+  EXPECT_GT(rested, 1000);
+}
+
 TEST(RowSamplerTest, FromACursorTheSameRowsAreDrawnAsWithoutARestart) {
   for (const Sampler sampler : {Sampler::kLevels, Sampler::kAdaptive}) {
     for (uint64_t seed = 0; seed < 20; ++seed) {
