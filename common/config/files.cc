@@ -239,7 +239,7 @@ void FileChecker::CheckPluginFiles() {
     SLUICE_CHECK(args.ok());  // CheckRules() has made the verifier before.
     const absl::StatusOr<PluginSpec> plugin = ParsePluginSpec(*args);
     SLUICE_CHECK(plugin.ok());
-    if (!IsFile(plugin->file))
+    if (plugin->kind != PluginSpec::Kind::kGrpc && !IsFile(plugin->file))
       RefuseMissingFile(absl::StrCat("reward.rewards.", i, ".args"), plugin->file);
   }
 }

@@ -5,21 +5,21 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/digest.h"
-#include "common/base/id.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
-#include "common/plugins/plugin_files.h"
+#include "common/plugins/plugin_program.h"
+#include "common/plugins/plugin_server.h"
 
 namespace sluice {
 namespace {
 
-constexpr absl::Duration kMostBackOff = absl::Seconds(30);
-constexpr int kPoison = 3;        // Processes that end on an input until it is poison.
-constexpr int kMostAttempts = 8;  // Of one call, also if other inputs end the processes.
+constexpr int kPoison = 3;        // Instances that end on an input until it is poison.
+constexpr int kMostAttempts = 8;  // Of one call, also if other inputs end the instances.
 constexpr size_t kStrikesKept = 1024;
 // A plug-in rests if more than a fifth of its newest results are errors, once there are so many.
 constexpr size_t kNewest = 200, kFewest = 50;
@@ -45,31 +45,48 @@ absl::Status StartFault(absl::string_view what) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PluginHost>> PluginHost::Make(Options options) {
-  SLUICE_ASSIGN_OR_RETURN(std::string files, PluginVersion(options.spec));
-  SLUICE_ASSIGN_OR_RETURN(PluginCommand command, PluginCommandOf(options.spec, options.folders));
-  return absl::WrapUnique(new PluginHost(std::move(options), std::move(command), std::move(files)));
+  const PluginSpec& spec = options.spec;
+  SLUICE_ASSIGN_OR_RETURN(
+      std::unique_ptr<PluginSource> source,
+      spec.kind == PluginSpec::Kind::kGrpc
+          ? MakePluginServer(spec, options.job, options.servers)
+          : MakePluginProgram(spec, options.job, options.launch, options.folders));
+  std::string stamp = source->Stamp();
+  absl::StatusOr<std::string> version = source->Version(options.version_timeout);
+  if (!version.ok() && !(options.optional && absl::IsUnavailable(version.status())))
+    return version.status();
+  return absl::WrapUnique(
+      new PluginHost(std::move(options), std::move(source), std::move(stamp), std::move(version)));
 }
 
-PluginHost::PluginHost(Options options, PluginCommand command, std::string version)
+PluginHost::PluginHost(Options options, std::unique_ptr<PluginSource> source, std::string stamp,
+                       absl::StatusOr<std::string> version)
     : options_(std::move(options)),
-      command_(std::move(command)),
-      version_(std::move(version)),
-      slots_(static_cast<size_t>(options_.spec.processes)),
-      thread_([this] { Run(); }) {}
+      source_(std::move(source)),
+      stamp_(std::move(stamp)),
+      version_(version.value_or("")),
+      slots_(static_cast<size_t>(source_->instances())),
+      thread_([this] { Run(); }) {
+  if (version.ok()) return;
+  MutexLock lock(&mu_);
+  first_failures_ = options_.first_tries;
+  last_failure_ = version.status();
+}
 
 PluginHost::~PluginHost() { Stop(); }
 
 void PluginHost::Stop() {
-  std::vector<std::shared_ptr<PluginProcess>> processes;
+  std::vector<std::shared_ptr<PluginInstance>> instances;
   {
     MutexLock lock(&mu_);
     stopping_ = true;
-    processes.push_back(starting_);
-    for (const Slot& slot : slots_) processes.push_back(slot.process);
+    instances.push_back(starting_);
+    for (const Slot& slot : slots_) instances.push_back(slot.instance);
   }
   changed_.NotifyAll();
-  for (const auto& process : processes) {
-    if (process != nullptr) process->End(absl::CancelledError("the plug-in is stopped"));
+  source_->Stop();
+  for (const auto& instance : instances) {
+    if (instance != nullptr) instance->End(absl::CancelledError("the plug-in is stopped"));
   }
   if (thread_.joinable()) thread_.join();
 }
@@ -83,7 +100,7 @@ absl::Status PluginHost::AwaitStart(absl::Duration timeout) {
     const absl::Duration left = deadline - Monotonic();
     if (left <= absl::ZeroDuration()) {
       return absl::DeadlineExceededError(
-          absl::StrCat("plug-in ", options_.spec.file, " has not started yet"));
+          absl::StrCat("plug-in ", source_->name(), " has not started yet"));
     }
     changed_.WaitFor(&mu_, left);
   }
@@ -93,7 +110,7 @@ absl::Status PluginHost::AwaitStart(absl::Duration timeout) {
 bool PluginHost::is_over() const {
   MutexLock lock(&mu_);
   return ReasonOf(last_failure_) == "PLUGIN_CHANGED" &&
-         absl::c_all_of(slots_, [](const Slot& slot) { return slot.process == nullptr; });
+         absl::c_all_of(slots_, [](const Slot& slot) { return slot.instance == nullptr; });
 }
 
 uint64_t PluginHost::starts() const {
@@ -101,14 +118,15 @@ uint64_t PluginHost::starts() const {
   return starts_;
 }
 
-// Starting processes. -----------------------------------------------------------------------------
+// Starting instances. -----------------------------------------------------------------------------
 
 void PluginHost::Run() {
+  if (version_.empty()) return;
   MutexLock lock(&mu_);
   while (!stopping_) {
     Slot* next = nullptr;
     for (Slot& slot : slots_) {
-      if (slot.process == nullptr && (next == nullptr || slot.next_start < next->next_start))
+      if (slot.instance == nullptr && (next == nullptr || slot.next_start < next->next_start))
         next = &slot;
     }
     if (next == nullptr) {
@@ -122,22 +140,21 @@ void PluginHost::Run() {
 
     ++starts_;
     mu_.Unlock();
-    absl::StatusOr<std::shared_ptr<PluginProcess>> process = StartProcess();
+    absl::StatusOr<std::shared_ptr<PluginInstance>> instance = StartInstance();
     mu_.Lock();
     starting_ = nullptr;
     if (stopping_) return;
-    last_failure_ = process.status();
-    if (process.ok()) {
+    last_failure_ = instance.status();
+    if (instance.ok()) {
       ever_ran_ = true;
-      next->process = *std::move(process);
+      next->instance = *std::move(instance);
     } else {
-      const absl::Duration back_off =
-          std::min(options_.first_back_off * (1 << std::min(next->failures, 20)), kMostBackOff);
-      ++next->failures;
+      const absl::Duration back_off = BackOff(next->failures++);
       next->next_start = Monotonic() + back_off;
-      // If all sandboxes are taken, that is no fault of the plug-in.
-      const bool busy = absl::IsResourceExhausted(last_failure_);
-      const bool broken = !ever_ran_ && !busy && ++first_failures_ == options_.first_tries;
+      // If all sandboxes are taken, or a server does not run yet, that is no fault of the plug-in.
+      const bool absent = absl::IsResourceExhausted(last_failure_) ||
+                          ReasonOf(last_failure_) == "PLUGIN_UNREACHABLE";
+      const bool broken = !ever_ran_ && !absent && ++first_failures_ == options_.first_tries;
       const absl::Status why = last_failure_;
       mu_.Unlock();
       log::Warning("plugin_failed", {{"job_id", options_.job},
@@ -151,52 +168,42 @@ void PluginHost::Run() {
   }
 }
 
-absl::StatusOr<std::shared_ptr<PluginProcess>> PluginHost::StartProcess() {
-  SLUICE_RETURN_IF_ERROR(CheckFiles());
+absl::Duration PluginHost::BackOff(int failures) const {
+  return std::min(options_.first_back_off * (1 << std::min(failures, 20)),
+                  source_->most_back_off());
+}
+
+absl::StatusOr<std::shared_ptr<PluginInstance>> PluginHost::StartInstance() {
   const auto named = [this](const absl::Status& status) {
-    return Annotate(status, absl::StrCat("plug-in ", options_.spec.file));
+    if (ReasonOf(status) == "PLUGIN_CHANGED") return status;  // It names the plug-in already.
+    return Annotate(status, absl::StrCat("plug-in ", source_->name()));
   };
-  auto started = PluginProcess::Start([this] { return options_.launch(command_); },
-                                      [this](absl::string_view line) { LogStderr(line); });
+  auto started = source_->Start(version_, [this](absl::string_view line) { LogStderr(line); });
   if (!started.ok()) return named(started.status());
-  std::shared_ptr<PluginProcess> process = *std::move(started);
+  std::shared_ptr<PluginInstance> instance = *std::move(started);
   {
     MutexLock lock(&mu_);
     if (stopping_) return absl::CancelledError("stopped");
-    starting_ = process;  // From now on Stop() ends it.
+    starting_ = instance;  // From now on Stop() ends it.
   }
-  SLUICE_RETURN_IF_ERROR(named(
-      process->Describe(PluginHello(options_.job, options_.spec.config), options_.start_timeout)));
-  if (process->description().scores_groups && !options_.scores_groups) {
+  SLUICE_RETURN_IF_ERROR(named(instance->Describe(options_.start_timeout)));
+  if (instance->description().scores_groups && !options_.scores_groups) {
     return named(StartFault("it scores whole groups; set granularity: group of the reward"));
   }
-  // It has read its files by now: they must still be those of its version.
-  SLUICE_RETURN_IF_ERROR(CheckFiles());
-  SLUICE_RETURN_IF_ERROR(named(RunSelfTest(*process)));
-  return process;
+  // A program has read its files by now: they must still be those of its version.
+  SLUICE_RETURN_IF_ERROR(named(source_->CheckVersion(instance->description(), version_)));
+  SLUICE_RETURN_IF_ERROR(named(RunSelfTest(*instance)));
+  return instance;
 }
 
-absl::Status PluginHost::CheckFiles() const {
-  SLUICE_ASSIGN_OR_RETURN(const std::string files, PluginVersion(options_.spec));
-  if (files == version_) return absl::OkStatus();
-  return ErrorWith(
-      absl::StatusCode::kUnavailable,
-      {.reason = "PLUGIN_CHANGED",
-       .hint = "mend the files, or bring them back; `sluice reward reload` loads new ones"},
-      absl::StrCat("the files of plug-in ", options_.spec.file,
-                   " have changed since the job began, from version ", version_.substr(0, 8),
-                   " to ", files.substr(0, 8),
-                   ": answers of one group would be scored by two programs"));
-}
-
-absl::Status PluginHost::RunSelfTest(PluginProcess& process) const {
-  for (size_t i = 0; i < process.description().self_test.size(); ++i) {
-    const PluginDescription::Test& test = process.description().self_test[i];
+absl::Status PluginHost::RunSelfTest(PluginInstance& instance) const {
+  for (size_t i = 0; i < instance.description().self_test.size(); ++i) {
+    const PluginDescription::Test& test = instance.description().self_test[i];
     const auto fail = [&](const auto&... parts) {
       return StartFault(absl::StrCat("its self-test ", i + 1, " ", parts...));
     };
     const absl::StatusOr<std::vector<PluginResult>> results =
-        process.Call(test.items, options_.start_timeout);
+        instance.Call(test.items, options_.start_timeout);
     if (!results.ok()) return fail("failed: ", results.status().message());
     for (size_t item = 0; item < results->size(); ++item) {
       const PluginResult& result = (*results)[item];
@@ -220,7 +227,7 @@ void PluginHost::LogStderr(absl::string_view line) {
 // Scoring. ----------------------------------------------------------------------------------------
 
 uint32_t PluginHost::LimitOf(const Slot& slot) {
-  return slot.process == nullptr ? 0 : slot.process->description().max_in_flight;
+  return slot.instance == nullptr ? 0 : slot.instance->description().max_in_flight;
 }
 
 absl::Status PluginHost::broken() const {
@@ -244,7 +251,7 @@ void PluginHost::CountErrors(const std::vector<PluginResult>& results) {
   }
   if (newest_.size() < kFewest || static_cast<size_t>(errors_) * 5 <= newest_.size()) return;
   rest_cause_ =
-      absl::StrCat("plug-in ", options_.spec.file, " gave errors for ", errors_, " of its newest ",
+      absl::StrCat("plug-in ", source_->name(), " gave errors for ", errors_, " of its newest ",
                    newest_.size(), " answers, the last: ", last_error_);
   rest_until_ = Monotonic() + options_.error_rest;
   newest_.clear();
@@ -264,7 +271,7 @@ absl::StatusOr<uint32_t> PluginHost::Capacity() const {
   if (calls > 0) return 2 * calls;
   if (last_failure_.ok()) {
     return Error(absl::StatusCode::kUnavailable, "PLUGIN_DOWN",
-                 absl::StrCat("plug-in ", options_.spec.file, " is starting"));
+                 absl::StrCat("plug-in ", source_->name(), " is starting"));
   }
   return ErrorWith(absl::StatusCode::kUnavailable,
                    {.reason = "PLUGIN_DOWN", .hint = DetailOf(last_failure_).hint},
@@ -273,21 +280,33 @@ absl::StatusOr<uint32_t> PluginHost::Capacity() const {
 
 absl::StatusOr<PluginHost::Slot*> PluginHost::Acquire(absl::Duration deadline, bool alone) {
   MutexLock lock(&mu_);
+  Slot* awaited = nullptr;
+  const auto leave = absl::MakeCleanup([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (awaited == nullptr) return;
+    --awaited->alone_waiting;
+    changed_.NotifyAll();
+  });
   while (true) {
     if (stopping_) return absl::CancelledError("the plug-in is stopped");
-    Slot* best = nullptr;
+    Slot *best = nullptr, *least = &slots_[0];
     bool up = false;
     for (Slot& slot : slots_) {
-      if (slot.process == nullptr) continue;
+      if (slot.calls < least->calls) least = &slot;
+      if (slot.instance == nullptr) continue;
       up = true;
       // One that has ended is replaced once its last call has noticed.
-      const bool free = (alone ? slot.calls == 0 : slot.calls < LimitOf(slot)) &&
-                        (slot.calls == 0 || slot.process->status().ok());
+      const bool free =
+          (alone ? slot.calls == 0 : slot.calls < LimitOf(slot) && slot.alone_waiting == 0) &&
+          (slot.calls == 0 || slot.instance->status().ok());
       if (free && (best == nullptr || slot.calls < best->calls)) best = &slot;
     }
     if (best != nullptr) {
       best->calls += alone ? LimitOf(*best) : 1;
       return best;
+    }
+    if (alone && awaited == nullptr) {
+      awaited = least;
+      ++awaited->alone_waiting;
     }
     const absl::Duration left = deadline - Monotonic();
     if (left > absl::ZeroDuration() && BrokenLocked().ok()) {
@@ -296,30 +315,27 @@ absl::StatusOr<PluginHost::Slot*> PluginHost::Acquire(absl::Duration deadline, b
     }
     if (up) {
       return Error(absl::StatusCode::kResourceExhausted, "PLUGIN_BUSY",
-                   absl::StrCat("no process of plug-in ", options_.spec.file, " was free in time"));
+                   absl::StrCat("plug-in ", source_->name(), " was busy all the time"));
     }
     return Error(absl::StatusCode::kResourceExhausted, "PLUGIN_DOWN",
                  last_failure_.ok()
-                     ? absl::StrCat("plug-in ", options_.spec.file, " has not started in time")
+                     ? absl::StrCat("plug-in ", source_->name(), " has not started in time")
                      : std::string(last_failure_.message()));
   }
 }
 
 void PluginHost::Release(Slot* slot, bool alone, const absl::Status& outcome) {
-  std::shared_ptr<PluginProcess> ended;  // Destroyed without the lock, because that waits.
+  std::shared_ptr<PluginInstance> ended;  // Destroyed without the lock, because that waits.
   {
     MutexLock lock(&mu_);
     slot->calls -= alone ? LimitOf(*slot) : 1;
     if (outcome.ok()) slot->failures = 0;
-    if (!outcome.ok() && !slot->process->status().ok() && slot->calls == 0) {
-      ended = std::move(slot->process);
-      slot->process = nullptr;
+    if (!outcome.ok() && !slot->instance->status().ok() && slot->calls == 0) {
+      ended = std::move(slot->instance);
+      slot->instance = nullptr;
       // One that ends before its first answer may do so always.
       slot->next_start =
-          Monotonic() + (slot->failures == 0 ? absl::ZeroDuration()
-                                             : std::min(options_.first_back_off *
-                                                            (1 << std::min(slot->failures, 20)),
-                                                        kMostBackOff));
+          Monotonic() + (slot->failures == 0 ? absl::ZeroDuration() : BackOff(slot->failures));
       ++slot->failures;
     }
   }
@@ -346,12 +362,12 @@ absl::StatusOr<std::vector<PluginResult>> PluginHost::Score(
   bool alone = false;
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
     SLUICE_ASSIGN_OR_RETURN(Slot* const slot, Acquire(Monotonic() + timeout, alone));
-    PluginProcess* process;
+    PluginInstance* instance;
     {
       MutexLock lock(&mu_);
-      process = slot->process.get();  // It stays as long as calls of it are counted.
+      instance = slot->instance.get();  // It stays as long as calls of it are counted.
     }
-    absl::StatusOr<std::vector<PluginResult>> results = process->Call(items, timeout);
+    absl::StatusOr<std::vector<PluginResult>> results = instance->Call(items, timeout);
     Release(slot, alone, results.status());
     if (results.ok()) {
       CountErrors(*results);
@@ -370,10 +386,10 @@ absl::StatusOr<std::vector<PluginResult>> PluginHost::Score(
                                       {"error", last}});
       }
       if (AddStrike(items) >= kPoison) {
-        return ErrorForAll(items.size(),
-                           absl::StrCat(kPoison, " processes of the plug-in ended on this answer: ",
-                                        last.message()),
-                           "poison");
+        return ErrorForAll(
+            items.size(),
+            absl::StrCat("the plug-in ended ", kPoison, " times on this answer: ", last.message()),
+            "poison");
       }
       if (absl::IsDeadlineExceeded(last)) return last;
     }
@@ -381,7 +397,8 @@ absl::StatusOr<std::vector<PluginResult>> PluginHost::Score(
       MutexLock lock(&mu_);
       if (stopping_) return absl::CancelledError("the plug-in is stopped");
     }
-    alone = true;  // So that nobody else's answer ends its process again.
+    // So that nobody else's answer ends its instance again.
+    alone = alone || reason != "PLUGIN_GONE" || attempt > 0;
   }
   return last;
 }

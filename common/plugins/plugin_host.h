@@ -14,19 +14,20 @@
 #include "common/base/mutex.h"
 #include "common/log/throttle.h"
 #include "common/plugins/launch.h"
-#include "common/plugins/plugin_process.h"
+#include "common/plugins/plugin_server.h"
+#include "common/plugins/plugin_source.h"
 #include "common/verifiers/plugin_result.h"
 #include "common/verifiers/plugin_spec.h"
 
 namespace sluice {
 
-// Runs one plug-in of one job: keeps `PluginSpec::processes` processes of it, and gives them the
-// answers to score. A process that ends, hangs or writes what is no answer is killed and replaced,
-// and costs no answer its score: what it had not answered is asked of another one, alone. An input
-// on which processes end three times, while the plug-in's self-test passes, is poison: it gets an
-// error instead of a score.
+// Runs one plug-in of one job: keeps as many instances of it (processes of a program, or a stream
+// to a server) as its source says, and gives them the answers to score. An instance that ends,
+// hangs or writes what is no answer is ended and replaced, and costs no answer its score: what it
+// had not answered is asked of another one, alone. An input on which instances end three times,
+// while the plug-in's self-test passes, is poison: it gets an error instead of a score.
 //
-// Owns one thread, which starts the processes, and those of the processes. Thread-safe.
+// Owns one thread, which starts the instances, and those of the instances. Thread-safe.
 class PluginHost {
  public:
   struct Options {
@@ -34,93 +35,108 @@ class PluginHost {
     std::string name;  // Name of the reward, for messages.
     PluginSpec spec;
     bool scores_groups = false;  // It gets whole groups. Else each request has one item.
+    // How programs are started, and the folders of PluginCommandOf().
     LaunchPlugin launch = LaunchUnconfined;
-    std::string folders = ProgramFolders();  // As in PluginCommandOf().
+    std::string folders = ProgramFolders();
+    // The servers that the operator names. They outlive the host. Null: none.
+    const PluginServers* servers = nullptr;
+    absl::Duration version_timeout = absl::Seconds(10);  // For a server to say its version.
+    // Whether Make() does without a server that does not answer: then the plug-in never runs, and
+    // has no version. A later host may run it.
+    bool optional = false;
     absl::Duration start_timeout = absl::Minutes(1);
     absl::Duration first_back_off = absl::Milliseconds(200);  // Doubles up to 30 s.
     absl::Duration error_rest = absl::Seconds(30);
-    // So many first starts in a row have to fail until the plug-in counts as broken.
+    // So many first starts in a row have to fail until the plug-in counts as broken. A server that
+    // cannot be reached is waited for.
     int first_tries = 3;
     // Called on the host's thread when the plug-in is broken, with the reason. May be null.
     std::function<void(absl::Status why)> on_broken;
   };
 
-  // Reads the plug-in's files, and begins to start processes. Errors as PluginVersion() and
-  // PluginCommandOf().
+  // Finds out the version of the plug-in, and begins to start instances. Blocks while a
+  // server does not answer. Errors as MakePluginProgram() or MakePluginServer(), and
+  // PluginSource::Version().
   static absl::StatusOr<std::unique_ptr<PluginHost>> Make(Options options);
   ~PluginHost();  // Calls Stop().
 
-  // Identifies the files of the plug-in, and the SDK that runs them.
+  // As PluginSource::Version() said it at the start, and PluginSource::Stamp() just before. Empty:
+  // a server did not answer (Options::optional).
   const std::string& version() const { return version_; }
+  const std::string& stamp() const { return stamp_; }
+  PluginSource& source() const { return *source_; }
 
-  // How many answers are worth leasing: as many as the processes take, and as many again.
-  // UNAVAILABLE PLUGIN_DOWN: no process runs; the message says why.
+  // How many answers are worth leasing: as many as the instances take, and as many again.
+  // UNAVAILABLE PLUGIN_DOWN: no instance runs; the message says why.
   // UNAVAILABLE PLUGIN_ERRORS: it gave errors for more than a fifth of its newest answers, so that
   // what it scores would be a selection. After Options::error_rest it may try again.
   absl::StatusOr<uint32_t> Capacity() const;
 
-  // Has the items scored, those of a group, or one. Blocks up to `timeout` until a process is free,
-  // and as long again for each call.
-  // RESOURCE_EXHAUSTED PLUGIN_DOWN: no process has started in this time, or it is broken; the
+  // Has the items scored, those of a group, or one. Blocks up to `timeout` until an instance is
+  // free, and as long again for each call.
+  // RESOURCE_EXHAUSTED PLUGIN_DOWN: no instance has started in this time, or it is broken; the
   // message says why.
-  // RESOURCE_EXHAUSTED PLUGIN_BUSY: no process was free in this time.
+  // RESOURCE_EXHAUSTED PLUGIN_BUSY: no instance was free in this time.
   // DEADLINE_EXCEEDED PLUGIN_DEADLINE: the plug-in gave no answer. Another try may succeed.
   // CANCELLED: Stop() was called.
   absl::StatusOr<std::vector<PluginResult>> Score(const std::vector<nlohmann::json>& items,
                                                   absl::Duration timeout);
 
-  // Waits until a process has started and passed its self-test.
+  // Waits until an instance has started and passed its self-test.
   // DEADLINE_EXCEEDED: none has in this time. CANCELLED: Stop() was called. Others: the plug-in is
   // broken, for this reason.
   absl::Status AwaitStart(absl::Duration timeout);
-  // Whether no process runs, and none can be started because the files have changed.
+  // Whether no instance runs, and none can be started because the plug-in has changed.
   bool is_over() const;
 
-  // Kills the processes; calls end with CANCELLED. Idempotent.
+  // Ends the instances; calls end with CANCELLED. Idempotent.
   void Stop();
 
   // Why the plug-in counts as broken, as Options::on_broken gets it; OK if it does not.
   absl::Status broken() const;
 
-  // Processes started so far, for tests.
+  // Instances started so far, for tests.
   uint64_t starts() const;
 
  private:
   struct Slot {
-    std::shared_ptr<PluginProcess> process;  // Null: to be started at `next_start`.
+    std::shared_ptr<PluginInstance> instance;  // Null: to be started at `next_start`.
     uint32_t calls = 0;
+    int alone_waiting = 0;  // Calls that want it alone: others are not begun meanwhile.
     absl::Duration next_start;
-    int failures = 0;  // Starts in a row that failed, or whose process gave no answer.
+    int failures = 0;  // Starts in a row that failed, or whose instance gave no answer.
   };
 
-  PluginHost(Options options, PluginCommand command, std::string version);
+  PluginHost(Options options, std::unique_ptr<PluginSource> source, std::string stamp,
+             absl::StatusOr<std::string> version);
   void Run();
-  // Starts a process and tests it.
-  absl::StatusOr<std::shared_ptr<PluginProcess>> StartProcess();
-  absl::Status CheckFiles() const;
-  absl::Status RunSelfTest(PluginProcess& process) const;
-  // Waits for a process that can take a call; with `alone`, for one without other calls.
+  // Starts an instance and tests it.
+  absl::StatusOr<std::shared_ptr<PluginInstance>> StartInstance();
+  absl::Status RunSelfTest(PluginInstance& instance) const;
+  // How long to wait after so many failures in a row.
+  absl::Duration BackOff(int failures) const;
+  // Waits for an instance that can take a call; with `alone`, for one without other calls.
   absl::StatusOr<Slot*> Acquire(absl::Duration deadline, bool alone);
   void Release(Slot* slot, bool alone, const absl::Status& outcome);
-  // How many calls it takes at a time; 0 while it has no process.
+  // How many calls it takes at a time; 0 while it has no instance.
   static uint32_t LimitOf(const Slot& slot);
   // Notes which of the newest results are errors.
   void CountErrors(const std::vector<PluginResult>& results);
   absl::Status BrokenLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Counts that a process ended on these items. Returns how often that has happened.
+  // Counts that an instance ended on these items. Returns how often that has happened.
   int AddStrike(const std::vector<nlohmann::json>& items);
   void LogStderr(absl::string_view line);
 
   const Options options_;
-  const PluginCommand command_;
-  const std::string version_;
+  const std::unique_ptr<PluginSource> source_;
+  const std::string stamp_, version_;
   log::Throttle stderr_lines_{absl::Seconds(1)};
   log::Throttle ends_{absl::Seconds(10)};
 
   mutable Mutex mu_;
   CondVar changed_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<PluginProcess> starting_ ABSL_GUARDED_BY(mu_);  // Not in a slot yet.
+  std::shared_ptr<PluginInstance> starting_ ABSL_GUARDED_BY(mu_);  // Not in a slot yet.
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t starts_ ABSL_GUARDED_BY(mu_) = 0;
   bool ever_ran_ ABSL_GUARDED_BY(mu_) = false;
@@ -132,7 +148,7 @@ class PluginHost {
   // No answers until then, because of errors, and the reason for people.
   absl::Duration rest_until_ ABSL_GUARDED_BY(mu_);
   std::string rest_cause_ ABSL_GUARDED_BY(mu_);
-  // SHA-256 of items to the number of processes that ended on them; the oldest are forgotten.
+  // SHA-256 of items to the number of instances that ended on them; the oldest are forgotten.
   std::map<std::string, int> strikes_ ABSL_GUARDED_BY(mu_);
   std::deque<std::string> strike_order_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;

@@ -46,14 +46,20 @@ absl::Status StartError(absl::string_view what) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<PluginProcess>> PluginProcess::Start(const Launch& launch,
-                                                                    TakeLine take_line) {
+absl::StatusOr<std::shared_ptr<PluginProcess>> PluginProcess::Start(
+    const Launch& launch, std::string hello, PluginSource::TakeLine take_line) {
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PluginChild> child, launch());
-  return absl::WrapUnique(new PluginProcess(std::move(child), std::move(take_line)));
+  return absl::WrapUnique(
+      new PluginProcess(std::move(child), std::move(hello), std::move(take_line)));
 }
 
-PluginProcess::PluginProcess(std::unique_ptr<PluginChild> child, TakeLine take_line)
-    : child_(std::move(child)), stop_(eventfd(0, EFD_CLOEXEC)), take_line_(std::move(take_line)) {
+PluginProcess::PluginProcess(std::unique_ptr<PluginChild> child, std::string hello,
+                             PluginSource::TakeLine take_line)
+    : child_(std::move(child)),
+      stop_(eventfd(0, EFD_CLOEXEC)),
+      hello_(std::move(hello)),
+      take_line_(std::move(take_line)),
+      calls_([this](absl::Duration deadline) { ReadAnswers(deadline); }) {
   for (const int fd : {child_->in(), child_->out(), child_->err()}) fcntl(fd, F_SETFL, O_NONBLOCK);
   // A request of a few hundred kilobytes then needs no second write.
   fcntl(child_->in(), F_SETPIPE_SZ, 1 << 20);
@@ -66,10 +72,10 @@ PluginProcess::~PluginProcess() {
   stderr_thread_.join();
 }
 
-absl::Status PluginProcess::Describe(const std::string& hello, absl::Duration timeout) {
+absl::Status PluginProcess::Describe(absl::Duration timeout) {
   const absl::Duration deadline = Now() + timeout;
   absl::StatusOr<std::vector<std::string>> lines = std::vector<std::string>();
-  absl::Status written = Write(hello, deadline);
+  absl::Status written = Write(hello_, deadline);
   while (written.ok() && lines.ok() && lines->empty()) lines = ReadLines(deadline);
   if (!written.ok() || absl::IsOutOfRange(lines.status())) {
     EndByItself("it ended before it described itself", /*ended=*/true);
@@ -96,57 +102,24 @@ absl::Status PluginProcess::Describe(const std::string& hello, absl::Duration ti
 absl::StatusOr<std::vector<PluginResult>> PluginProcess::Call(
     const std::vector<nlohmann::json>& items, absl::Duration timeout) {
   const absl::Duration deadline = Now() + timeout;
-  Pending call{.items = items.size()};
-  uint64_t id;
-  {
-    MutexLock lock(&mu_);
-    if (!ended_.ok()) return Error(absl::StatusCode::kUnavailable, "PLUGIN_GONE", ended_.message());
-    id = next_id_++;
-  }
+  SLUICE_ASSIGN_OR_RETURN(const uint64_t id, calls_.Begin(items.size()));
   const std::string line = PluginRequest(id, timeout, items);
   if (line.size() > kMaxPluginLine) {
-    return Error(absl::StatusCode::kInvalidArgument, "TOO_LARGE",
-                 absl::StrCat("the answers and their row need a line of ", line.size(),
-                              " bytes for the plug-in; the limit is ", kMaxPluginLine));
-  }
-  {
-    MutexLock lock(&mu_);
-    if (!ended_.ok()) return Error(absl::StatusCode::kUnavailable, "PLUGIN_GONE", ended_.message());
-    pending_[id] = &call;
+    calls_.Forget(id);
+    return TooLargeForPlugin(line.size());
   }
 
   const absl::Status written = Write(line, deadline);
   // It may have ended while nobody called, so the call had no part in it.
   if (absl::IsUnavailable(written)) EndByItself("it ended", /*ended=*/true, "PLUGIN_GONE");
 
-  const auto late = [&] {
-    return Error(absl::StatusCode::kDeadlineExceeded, "PLUGIN_DEADLINE",
-                 absl::StrCat("the plug-in ", description_.name, " gave no answer in ",
-                              absl::FormatDuration(timeout), " and was killed"));
-  };
-  mu_.Lock();
-  while (!call.done) {
-    if (Now() >= deadline || absl::IsDeadlineExceeded(written)) {
-      pending_.erase(id);
-      mu_.Unlock();
-      End(Error(absl::StatusCode::kUnavailable, "PLUGIN_GONE",
-                "another call of the plug-in had no answer in time, so it was killed"));
-      return late();
-    }
-    if (reading_) {
-      changed_.WaitFor(&mu_, deadline - Now());
-      continue;
-    }
-    reading_ = true;
-    mu_.Unlock();
-    ReadAnswers(deadline);
-    mu_.Lock();
-    reading_ = false;
-  }
-  const bool others = !pending_.empty();
-  mu_.Unlock();
-  if (others) changed_.NotifyAll();  // Somebody else reads now.
-  return std::move(call.result);
+  auto results = calls_.Await(id, deadline);
+  if (!absl::IsDeadlineExceeded(results.status())) return results;
+  End(Error(absl::StatusCode::kUnavailable, "PLUGIN_GONE",
+            "another call of the plug-in had no answer in time, so it was killed"));
+  return Error(absl::StatusCode::kDeadlineExceeded, "PLUGIN_DEADLINE",
+               absl::StrCat("the plug-in ", description_.name, " gave no answer in ",
+                            absl::FormatDuration(timeout), " and was killed"));
 }
 
 absl::Status PluginProcess::Write(absl::string_view line, absl::Duration deadline) {
@@ -198,34 +171,8 @@ void PluginProcess::ReadAnswers(absl::Duration deadline) {
 
 void PluginProcess::TakeAnswer(const std::string& line) {
   absl::StatusOr<PluginAnswer> answer = ParsePluginAnswer(line);
-  if (!answer.ok()) return EndByItself(answer.status().message(), /*ended=*/false);
-  {
-    MutexLock lock(&mu_);
-    const auto it = pending_.find(answer->id);
-    if (it != pending_.end()) {
-      Pending& call = *it->second;
-      if (answer->results.size() != call.items) {
-        PluginResult wrong;
-        wrong.error = absl::StrCat("it gave ", answer->results.size(), " results for ", call.items,
-                                   " answers");
-        answer->results.assign(call.items, wrong);
-      }
-      call.result = std::move(answer->results);
-      call.done = true;
-      pending_.erase(it);
-      changed_.NotifyAll();
-      return;
-    }
-    if (!ended_.ok()) return;
-  }
-  EndByItself(
-      absl::StrCat("it answered call ", answer->id, ", which was answered already or never made"),
-      /*ended=*/false);
-}
-
-absl::Status PluginProcess::status() const {
-  MutexLock lock(&mu_);
-  return ended_;
+  const absl::Status taken = answer.ok() ? calls_.Take(*std::move(answer)) : answer.status();
+  if (!taken.ok()) EndByItself(taken.message(), /*ended=*/false);
 }
 
 void PluginProcess::EndByItself(absl::string_view what, bool ended, absl::string_view reason) {
@@ -248,19 +195,8 @@ void PluginProcess::EndByItself(absl::string_view what, bool ended, absl::string
 }
 
 void PluginProcess::End(absl::Status why) {
-  {
-    MutexLock lock(&mu_);
-    if (ended_.ok()) {
-      ended_ = why;
-      for (const auto& [id, call] : pending_) {
-        call->result = why;
-        call->done = true;
-      }
-      pending_.clear();
-    }
-  }
+  calls_.End(std::move(why));
   child_->Kill();  // It may take long, if what runs in a sandbox does not end.
-  changed_.NotifyAll();
 }
 
 void PluginProcess::ReadStderr() {

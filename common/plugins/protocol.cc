@@ -14,7 +14,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMaxLineDepth = 64;
 constexpr uint32_t kMostInFlight = 256;
 constexpr size_t kMaxParts = 64;
 constexpr size_t kMaxError = 2000;
@@ -25,9 +24,9 @@ std::string Line(const Json& message) {
 }
 
 absl::StatusOr<Json> ParseObject(absl::string_view line) {
-  if (JsonDepth(line) > kMaxLineDepth) {
+  if (JsonDepth(line) > kMaxPluginDepth) {
     return absl::InvalidArgumentError(
-        absl::StrCat("it wrote a line that nests more than ", kMaxLineDepth, " levels deep"));
+        absl::StrCat("it wrote a line that nests more than ", kMaxPluginDepth, " levels deep"));
   }
   Json object = Json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
   if (object.is_object()) return object;
@@ -45,35 +44,6 @@ PluginResult ErrorResult(std::string error, bool retryable = false) {
 
 // A number that may count as a score.
 bool IsScore(const Json& value) { return value.is_number() && std::isfinite(value.get<double>()); }
-
-PluginResult ParseResult(const Json& in) {
-  if (!in.is_object()) return ErrorResult(absl::StrCat("its result is ", JsonExcerpt(in)));
-  const auto error = in.find("error"), score = in.find("score");
-  if (error != in.end() && !error->is_null()) {
-    const std::string text = error->is_string() ? error->get<std::string>() : JsonExcerpt(*error);
-    const auto retryable = in.find("retryable");
-    return ErrorResult(
-        text.empty() ? "an error without a text" : std::string(Utf8Prefix(text, kMaxError)),
-        retryable != in.end() && *retryable == true);
-  }
-  PluginResult result;
-  if (score == in.end() || score->is_null()) return result;
-  if (!IsScore(*score)) {
-    return ErrorResult(absl::StrCat("its score is ", JsonExcerpt(*score), ", a ",
-                                    score->type_name(), "; wanted: a finite number"));
-  }
-  result.score = score->get<double>();
-  if (const auto parts = in.find("parts"); parts != in.end() && parts->is_object()) {
-    for (const auto& [name, part] : parts->items()) {
-      if (result.parts.size() < kMaxParts && IsScore(part)) result.parts[name] = part.get<double>();
-    }
-  }
-  if (const auto info = in.find("info"); info != in.end() && info->is_object()) {
-    result.info = info->dump(-1, ' ', false, Json::error_handler_t::replace);
-    if (result.info.size() > kMaxPluginInfo) result.info.clear();
-  }
-  return result;
-}
 
 // The scores that the self-test wants for its items; empty if they are no scores.
 std::vector<double> ScoresOf(const Json& score, size_t items) {
@@ -96,8 +66,50 @@ std::string PluginRequest(uint64_t id, absl::Duration deadline, const std::vecto
   return Line({{"id", id}, {"deadline_ms", absl::ToInt64Milliseconds(deadline)}, {"items", items}});
 }
 
+PluginResult PluginResultOf(const Json& in) {
+  if (!in.is_object()) return ErrorResult(absl::StrCat("its result is ", JsonExcerpt(in)));
+  const auto error = in.find("error"), score = in.find("score");
+  if (error != in.end() && !error->is_null()) {
+    const std::string text = error->is_string() ? error->get<std::string>() : JsonExcerpt(*error);
+    const auto retryable = in.find("retryable");
+    return ErrorResult(
+        text.empty() ? "an error without a text" : std::string(Utf8Prefix(text, kMaxError)),
+        retryable != in.end() && *retryable == true);
+  }
+  PluginResult result;
+  if (score == in.end() || score->is_null()) return result;
+  if (!IsScore(*score)) {
+    // JSON has no word for NaN and infinity, but servers may send them.
+    return ErrorResult(
+        absl::StrCat("its score is ",
+                     score->is_number() ? absl::StrCat(score->get<double>()) : JsonExcerpt(*score),
+                     ", a ", score->type_name(), "; wanted: a finite number"));
+  }
+  result.score = score->get<double>();
+  if (const auto parts = in.find("parts"); parts != in.end() && parts->is_object()) {
+    for (const auto& [name, part] : parts->items()) {
+      if (result.parts.size() < kMaxParts && IsScore(part)) result.parts[name] = part.get<double>();
+    }
+  }
+  if (const auto info = in.find("info"); info != in.end() && info->is_object()) {
+    result.info = info->dump(-1, ' ', false, Json::error_handler_t::replace);
+    if (result.info.size() > kMaxPluginInfo) result.info.clear();
+  }
+  return result;
+}
+
+absl::Status TooLargeForPlugin(size_t bytes) {
+  return Error(absl::StatusCode::kInvalidArgument, "TOO_LARGE",
+               absl::StrCat("the answers and their row need ", bytes,
+                            " bytes for the plug-in; the limit is ", kMaxPluginLine));
+}
+
 absl::StatusOr<PluginDescription> ParsePluginDescription(absl::string_view line) {
   SLUICE_ASSIGN_OR_RETURN(const Json object, ParseObject(line));
+  return PluginDescriptionOf(object);
+}
+
+absl::StatusOr<PluginDescription> PluginDescriptionOf(const Json& object) {
   const auto refuse = [](const auto&... parts) {
     return absl::InvalidArgumentError(absl::StrCat("its description ", parts...));
   };
@@ -106,6 +118,8 @@ absl::StatusOr<PluginDescription> ParsePluginDescription(absl::string_view line)
   if (name == object.end() || !name->is_string()) return refuse("has no text `name`");
   description.name = std::string(Utf8Prefix(name->get_ref<const std::string&>(), 200));
 
+  if (const auto version = object.find("version"); version != object.end() && version->is_string())
+    description.version = std::string(Utf8Prefix(version->get_ref<const std::string&>(), 200));
   if (const auto kind = object.find("granularity"); kind != object.end()) {
     if (*kind != "trajectory" && *kind != "group")
       return refuse("has the granularity ", JsonExcerpt(*kind), "; wanted: trajectory or group");
@@ -145,7 +159,7 @@ absl::StatusOr<PluginAnswer> ParsePluginAnswer(absl::string_view line) {
   if (results == object.end() || !results->is_array())
     return absl::InvalidArgumentError(
         absl::StrCat("its answer to call ", answer.id, " has no list `results`"));
-  for (const Json& result : *results) answer.results.push_back(ParseResult(result));
+  for (const Json& result : *results) answer.results.push_back(PluginResultOf(result));
   return answer;
 }
 

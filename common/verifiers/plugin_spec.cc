@@ -68,6 +68,7 @@ absl::StatusOr<PluginSpec> ParsePluginSpec(const nlohmann::json& args) {
     spec.kind = static_cast<PluginSpec::Kind>(i);
   }
   spec.command = reader.Strings("exec");
+  spec.server = reader.String("grpc", "");
   spec.python = reader.String("python", spec.python);
   spec.config = reader.Object("config");
   spec.processes = static_cast<int>(reader.Integer("processes", spec.processes, 1, 64));
@@ -81,13 +82,22 @@ absl::StatusOr<PluginSpec> ParsePluginSpec(const nlohmann::json& args) {
     return BadPlugin("reload is \"", reload, "\"; wanted: auto or manual");
   spec.reload_by_itself = reload == "auto";
 
-  if (given + (spec.command.empty() ? 0 : 1) != 1) {
+  if (given + (spec.command.empty() ? 0 : 1) + (spec.server.empty() ? 0 : 1) != 1) {
     return absl::InvalidArgumentError(
-        "plugin: args must have one of verl, trl, native (FILE.py:FUNCTION) and exec (a command), "
-        "which says what scores the answers");
+        "plugin: args must have one of verl, trl, native (FILE.py:FUNCTION), exec (a command) and "
+        "grpc (a server's name), which says what scores the answers");
   }
   if (spec.low >= spec.high)
     return BadPlugin("low is ", spec.low, ", but must be below high, which is ", spec.high);
+  if (!spec.server.empty()) {
+    spec.kind = PluginSpec::Kind::kGrpc;
+    for (const char* const other : {"python", "processes", "in_flight"}) {
+      if (!args.contains(other)) continue;
+      return BadPlugin(other, " is given, but the server ", spec.server,
+                       " of grpc runs by itself; leave it out");
+    }
+    return spec;
+  }
   if (spec.command.empty()) {
     SLUICE_RETURN_IF_ERROR(ReadPlace(name, place, &spec));
   } else {

@@ -40,6 +40,10 @@ std::vector<daemon::About::Flag> RewardFlags() {
            "with the rights of this daemon, for a machine whose users may run programs on it "
            "anyway; default: sandbox",
            "SLUICE_PLUGINS"},
+          {kPluginServersFlag,
+           "the operator's plugin-servers.yaml, with the gRPC servers that jobs may let score "
+           "answers as plug-ins; default: none",
+           "SLUICE_PLUGIN_SERVERS"},
           {kClientFlag,
            "URL of a server whose sandboxes run the programs of the verifier `code` (tier T2): "
            "another sluice-reward with --serve-code, or a SandboxFusion; default: programs run in "

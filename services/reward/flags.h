@@ -13,6 +13,7 @@ namespace sluice::reward {
 
 inline constexpr char kJudgesFlag[] = "--judges";
 inline constexpr char kPluginsFlag[] = "--plugins";
+inline constexpr char kPluginServersFlag[] = "--plugin-servers";
 inline constexpr char kUnsafeFlag[] = "--unsafe-no-sandbox";
 
 std::vector<daemon::About::Flag> RewardFlags();

@@ -8,7 +8,6 @@
 #include "common/base/status.h"
 #include "common/base/status_text.h"
 #include "common/log/log.h"
-#include "common/plugins/plugin_files.h"
 #include "common/scoring/job_scorer.h"
 
 namespace sluice::reward {
@@ -17,7 +16,8 @@ namespace {
 // A new version of a plug-in is compared on so many of the newest answers. Larger answers are not
 // kept.
 constexpr size_t kNewestAnswers = 32, kLargestAnswer = 64 << 10;
-constexpr absl::Duration kNewStart = absl::Seconds(40);  // A new version has started by then.
+constexpr absl::Duration kNewStart = absl::Seconds(40);        // A new version has started by then.
+constexpr absl::Duration kCandidateAnswer = absl::Seconds(1);  // It may delay no job.
 
 size_t SizeOf(const ScoredAnswers& scored) {
   size_t bytes = scored.row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).size();
@@ -51,13 +51,10 @@ absl::Status JobRewards::Start() {
   for (const Entry& entry : entries_) {
     std::shared_ptr<PluginHost>& plugin = (*plugins)[entry.key];
     if (plugin != nullptr) continue;
-    // Noted before the version is taken, so that no change is missed.
-    SLUICE_ASSIGN_OR_RETURN(std::vector<std::string> files, PluginFiles(entry.spec));
-    const std::string stamps = FileStamps(files);
-    watched_[entry.key] = {.files = std::move(files), .stamps = stamps};
     absl::StatusOr<std::shared_ptr<PluginHost>> started = StartPlugin(entry, /*again=*/false);
     if (!started.ok()) return Annotate(started.status(), absl::StrCat("reward ", entry.name));
     plugin = *std::move(started);
+    watched_[entry.key] = {.stamp = plugin->stamp()};
   }
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const Scorer> scorer, MakeScorerOf(plugins));
   if (!scorer->shadows().empty()) shadows_ = std::make_unique<Shadows>(options_.metrics);
@@ -73,19 +70,26 @@ absl::StatusOr<std::shared_ptr<PluginHost>> JobRewards::StartPlugin(const Entry&
                               .spec = entry.spec,
                               .scores_groups = entry.scores_groups,
                               .launch = options_.launch,
-                              .folders = options_.folders};
+                              .folders = options_.folders,
+                              .servers = options_.servers};
   if (again) {
     options.first_tries = 1;
     options.start_timeout = kNewStart;
   } else if (entry.counts) {
     options.on_broken = options_.on_broken;
   } else {
+    options.optional = true;
+    options.version_timeout = kCandidateAnswer;
     options.on_broken = [this, name = entry.name](const absl::Status& why) {
       Tell("shadow_broken",
            absl::StrCat("candidate ", name, " is not compared: ", StatusText(why)));
     };
   }
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<PluginHost> host, PluginHost::Make(std::move(options)));
+  if (host->version().empty()) {
+    Tell("shadow_broken", absl::StrCat("candidate ", entry.name, " is not compared until plug-in ",
+                                       host->source().name(), " answers"));
+  }
 
   MutexLock lock(&mu_);
   if (stopping_) return absl::CancelledError("the job's rewards are stopped");

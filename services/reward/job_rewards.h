@@ -28,10 +28,10 @@ namespace sluice::reward {
 // What the rewards of one job use on this daemon: judges, plug-ins and sandboxes, and the scorer
 // that is made of them.
 //
-// When the files of a plug-in change, or a person asks for it, it is started anew beside the old
-// one. Once its self-test has passed, the newest answers are scored by it too, to say how it
-// differs, and there is a new scorer, of another generation. The old plug-in runs as long as its
-// scorer is used. If the new one fails, nothing changes.
+// When the files of a plug-in change, its server says that it has another version, or a person asks
+// for it, it is started anew beside the old one. Once its self-test has passed, the newest answers
+// are scored by it too, to say how it differs, and there is a new scorer, of another generation.
+// The old plug-in runs as long as its scorer is used. If the new one fails, nothing changes.
 //
 // Owns two threads at most: one for new versions, if the job has plug-ins, and that of Shadows.
 // Thread-safe.
@@ -42,16 +42,17 @@ class JobRewards {
     job::v1::Reward reward;
     bool deterministic = false;                  // Then rewards never change.
     std::map<std::string, JudgeClient*> judges;  // By name; they outlive this object.
-    // How plug-ins run. Null: the job has none.
+    // How plug-ins that are programs run. Null: the job has none.
     LaunchPlugin launch;
-    std::string folders;  // Of their programs, as in PluginCommandOf().
+    std::string folders;                     // Of their programs, as in PluginCommandOf().
+    const PluginServers* servers = nullptr;  // As in PluginHost::Options.
     Sandboxes::OfJob sandboxes;
     Metrics metrics;
     // Called on a thread of its own when a plug-in that counts cannot be started, with the reason.
     std::function<void(absl::Status why)> on_broken;
     // Called with what people should know: a warning, with a code and a message. May be null.
     std::function<void(const char* code, std::string message)> on_event;
-    absl::Duration watch_every = absl::Seconds(2);     // How often files are looked at.
+    absl::Duration watch_every = absl::Seconds(2);     // How often plug-ins are looked at.
     absl::Duration decide_within = absl::Seconds(50);  // Reload() is answered by then.
   };
   // Begins to start the plug-ins. Errors as PluginHost::Make() and MakeScorer().
@@ -77,7 +78,7 @@ class JobRewards {
   // Whether NoteScored() wants answers.
   bool wants_scored() const { return shadows_ != nullptr || !entries_.empty(); }
 
-  // Loads the plug-in of this name anew, or all if it is empty, where files have changed. `done`
+  // Loads the plug-in of this name anew, or all if it is empty, where they have changed. `done`
   // gets the answer, or an error of RewardService.Reload, perhaps on another thread.
   using Reloaded = std::function<void(absl::StatusOr<v1::ReloadResponse>)>;
   void Reload(const std::string& reward, Reloaded done);
@@ -102,11 +103,10 @@ class JobRewards {
     bool scores_groups = false;
     bool counts = true;  // It is no candidate.
   };
-  // The files of a plug-in, as they were when they were last looked at.
+  // A plug-in, as it was when it was last looked at.
   struct Watched {
-    std::vector<std::string> files;
-    std::string stamps;
-    bool changed = false;  // They were written since the look before, and may be written still.
+    std::string stamp;
+    bool changed = false;  // Since the look before, and its files may be written still.
   };
   struct Request {
     std::string reward;  // Empty: all.
@@ -125,11 +125,11 @@ class JobRewards {
 
   // These run on the thread for new versions alone.
   void Run();
-  // The entries whose files have changed, and were not written since the look before.
+  // The entries whose plug-ins have changed, but not since the look before.
   std::vector<const Entry*> FindChanged();
-  // Loads these entries anew where their files have changed. `request` may be null.
+  // Loads these entries anew where their plug-ins have changed. `request` may be null.
   v1::ReloadResponse Load(const std::vector<const Entry*>& entries, Request* request);
-  // Starts a new version of the plug-in and waits until it runs. Null: its files have not changed.
+  // Starts a new version of the plug-in and waits until it runs. Null: it has not changed.
   // FAILED_PRECONDITION and others: it does not run.
   absl::StatusOr<std::shared_ptr<PluginHost>> StartNew(const Entry& entry, const Version& before,
                                                        Request* request);
@@ -153,7 +153,7 @@ class JobRewards {
   std::vector<std::weak_ptr<PluginHost>> hosts_ ABSL_GUARDED_BY(mu_);
   std::map<uint32_t, std::weak_ptr<const Plugins>> generations_ ABSL_GUARDED_BY(mu_);
   std::function<void(std::shared_ptr<const Scorer>)> use_ ABSL_GUARDED_BY(mu_);
-  // Why the new files of a reward are not used, by its name.
+  // Why the new version of a reward is not used, by its name.
   std::map<std::string, std::string> messages_ ABSL_GUARDED_BY(mu_);
   std::deque<Request> requests_ ABSL_GUARDED_BY(mu_);
   std::deque<ScoredAnswers> newest_ ABSL_GUARDED_BY(mu_);

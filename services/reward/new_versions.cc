@@ -10,13 +10,13 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/status_text.h"
-#include "common/plugins/plugin_files.h"
 
 namespace sluice::reward {
 namespace {
 
 // The newest answers are scored by a new version for so long at most.
 constexpr absl::Duration kCompareTime = absl::Seconds(5);
+constexpr absl::Duration kAnswer = absl::Seconds(10);  // For a server to say its version.
 constexpr absl::Duration kLook = absl::Milliseconds(200);
 // A new version has this long to start, also while all sandboxes are taken.
 constexpr absl::Duration kGiveUp = absl::Minutes(2);
@@ -90,6 +90,7 @@ void JobRewards::Run() {
 std::vector<const JobRewards::Entry*> JobRewards::FindChanged() {
   std::vector<const Entry*> found;
   std::set<std::string> keys;  // Of `found`.
+  const Version version = current();
   for (const Entry& entry : entries_) {
     if (!entry.spec.reload_by_itself) continue;
     if (keys.contains(entry.key)) {
@@ -97,9 +98,9 @@ std::vector<const JobRewards::Entry*> JobRewards::FindChanged() {
       continue;
     }
     Watched& watched = watched_[entry.key];
-    const std::string stamps = FileStamps(watched.files);
-    if (stamps != watched.stamps) {
-      watched.stamps = stamps;
+    const std::string stamp = version.plugins->at(entry.key)->source().Stamp();
+    if (stamp != watched.stamp) {
+      watched.stamp = stamp;
       watched.changed = true;
       continue;
     }
@@ -113,11 +114,10 @@ std::vector<const JobRewards::Entry*> JobRewards::FindChanged() {
 absl::StatusOr<std::shared_ptr<PluginHost>> JobRewards::StartNew(const Entry& entry,
                                                                  const Version& before,
                                                                  Request* request) {
-  SLUICE_ASSIGN_OR_RETURN(std::vector<std::string> files, PluginFiles(entry.spec));
-  const std::string stamps = FileStamps(files);
-  watched_[entry.key] = {.files = std::move(files), .stamps = stamps};
-  SLUICE_ASSIGN_OR_RETURN(const std::string version, PluginVersion(entry.spec));
-  if (version == before.plugins->at(entry.key)->version()) return nullptr;
+  const PluginHost& running = *before.plugins->at(entry.key);
+  watched_[entry.key] = {.stamp = running.source().Stamp()};
+  SLUICE_ASSIGN_OR_RETURN(const std::string version, running.source().Version(kAnswer));
+  if (version == running.version()) return nullptr;
 
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<PluginHost> host, StartPlugin(entry, /*again=*/true));
   const absl::Duration end = Now() + kGiveUp;
@@ -190,7 +190,7 @@ v1::ReloadResponse JobRewards::Load(const std::vector<const Entry*>& entries, Re
     if (stopping_) return response;
     for (const v1::Reloaded& row : response.rewards()) {
       if (row.outcome() == v1::RELOAD_OUTCOME_FAILED)
-        messages_[row.name()] = absl::StrCat("new files are not used: ", row.message());
+        messages_[row.name()] = absl::StrCat("the new version is not used: ", row.message());
       else messages_.erase(row.name());
     }
   }
@@ -199,7 +199,7 @@ v1::ReloadResponse JobRewards::Load(const std::vector<const Entry*>& entries, Re
     if (row.outcome() == v1::RELOAD_OUTCOME_FAILED) {
       Tell("reward_reload_failed",
            absl::StrCat("reward ", row.name(), " goes on as version ", row.before(),
-                        ", and its new files are not used: ", row.message()));
+                        ", and its new version is not used: ", row.message()));
     }
     if (row.outcome() == v1::RELOAD_OUTCOME_LOADED) {
       Tell("reward_reloaded",

@@ -42,6 +42,15 @@ uint32_t MostOfEvaluations(const job::v1::JobSpec& spec, const JobRewards& rewar
   return std::max(1u, static_cast<uint32_t>(MostWaiting(spec, rewards) * spec.eval().share()));
 }
 
+// The plug-ins that are programs, which the job brings; servers are the operator's.
+std::vector<const job::v1::RewardEntry*> PluginProgramsOf(const job::v1::Reward& reward) {
+  std::vector<const job::v1::RewardEntry*> plugins = PluginsOf(reward);
+  std::erase_if(plugins, [](const job::v1::RewardEntry* entry) {
+    return entry->args().fields().contains("grpc");
+  });
+  return plugins;
+}
+
 const auto kNameOfEntry = [](std::string* out, const auto& entry) { out->append(entry.first); };
 
 }  // namespace
@@ -72,18 +81,24 @@ absl::StatusOr<std::unique_ptr<RewardProgram>> RewardProgram::Make(const daemon:
   }
   SLUICE_ASSIGN_OR_RETURN(const PluginRights rights,
                           ParseRights(host.flags->OwnFlag(kPluginsFlag)));
+  PluginServers plugin_servers;
+  if (const std::string file = host.flags->OwnFlag(kPluginServersFlag); !file.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(plugin_servers, ReadPluginServers(file));
+  }
   SLUICE_RETURN_IF_ERROR(ReadCodeServerFlags(*host.flags).status());
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<run_code::Client> code_server,
                           MakeCodeClient(*host.flags));
-  return absl::WrapUnique(
-      new RewardProgram(host, std::move(judges), rights, std::move(code_server)));
+  return absl::WrapUnique(new RewardProgram(host, std::move(judges), rights,
+                                            std::move(plugin_servers), std::move(code_server)));
 }
 
 RewardProgram::RewardProgram(const daemon::Host& host, Judges judges, PluginRights rights,
+                             PluginServers plugin_servers,
                              std::unique_ptr<run_code::Client> code_server)
     : host_(host),
       rights_(rights),
       judges_(std::move(judges)),
+      plugin_servers_(std::move(plugin_servers)),
       sandboxes_(!host.flags->OwnFlag(kUnsafeFlag).empty(), std::move(code_server)),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })),
       rewards_(MakeRewardService(
@@ -308,17 +323,19 @@ absl::StatusOr<std::shared_ptr<JobRewards>> RewardProgram::MakeRewards(
                               .metrics = Metrics(host_.metrics, spec.name())};
   SLUICE_ASSIGN_OR_RETURN(options.judges, FindJudges(spec));
 
-  const auto plugins = PluginsOf(spec.reward());
-  if (!plugins.empty() && rights_ == PluginRights::kNone) {
-    return ErrorWith(absl::StatusCode::kFailedPrecondition,
-                     {.reason = "NO_PLUGINS",
-                      .hint = "the operator allows them by the flag --plugins of sluice-reward"},
-                     absl::StrCat("reward daemon ", host_.flags->id,
-                                  " runs no plug-ins, but reward ", plugins[0]->name(), " is one"));
+  const auto programs = PluginProgramsOf(spec.reward());
+  if (!programs.empty() && rights_ == PluginRights::kNone) {
+    return ErrorWith(
+        absl::StatusCode::kFailedPrecondition,
+        {.reason = "NO_PLUGINS",
+         .hint = "the operator allows them by the flag --plugins of sluice-reward"},
+        absl::StrCat("reward daemon ", host_.flags->id, " runs no plug-ins, but reward ",
+                     programs[0]->name(), " is one"));
   }
   options.launch = LaunchUnconfined;
   options.folders = ProgramFolders();
-  if (!plugins.empty() && rights_ == PluginRights::kSandbox) {
+  options.servers = &plugin_servers_;
+  if (!programs.empty() && rights_ == PluginRights::kSandbox) {
     SLUICE_ASSIGN_OR_RETURN(options.launch, sandboxes_.MakePluginLaunch(spec.reward()));
     options.folders = kSandboxProgramFolders;
   }

@@ -24,7 +24,8 @@ namespace sluice::reward {
 // serve its sandboxes to other daemons, or do that alone.
 class RewardProgram : public daemon::Program {
  public:
-  // Reads the judges file, if the flags name one. Errors as ReadJudges().
+  // Reads the files of judges and of plug-in servers, if the flags name them. Errors as
+  // ReadJudges() and ReadPluginServers().
   // INVALID_ARGUMENT: --plugins is no known word, or --unsafe-no-sandbox while other machines can
   // reach the daemon.
   static absl::StatusOr<std::unique_ptr<RewardProgram>> Make(const daemon::Host& host);
@@ -40,11 +41,11 @@ class RewardProgram : public daemon::Program {
 
  private:
   using Judges = std::map<std::string, std::unique_ptr<JudgeClient>>;  // By name.
-  // How the plug-ins of jobs run.
+  // How the programs run that jobs bring as plug-ins.
   enum class PluginRights { kNone, kSandbox, kUnconfined };
   static absl::StatusOr<PluginRights> ParseRights(const std::string& word);
   RewardProgram(const daemon::Host& host, Judges judges, PluginRights rights,
-                std::unique_ptr<run_code::Client> code_server);
+                PluginServers plugin_servers, std::unique_ptr<run_code::Client> code_server);
   // Serves sandboxes, if the flags say so.
   absl::Status StartCodeServer();
 
@@ -62,7 +63,7 @@ class RewardProgram : public daemon::Program {
   // Starts the worker of a job, or tells the controller why it cannot be started.
   void StartJob(const registry::v1::Assignment& assignment);
   // What the job's rewards use on this daemon.
-  // FAILED_PRECONDITION NO_PLUGINS: this daemon runs none, but the job has one.
+  // FAILED_PRECONDITION NO_PLUGINS: this daemon runs no programs of jobs, but the job has one.
   // Others as FindJudges(), Sandboxes and JobRewards::Make().
   absl::StatusOr<std::shared_ptr<JobRewards>> MakeRewards(
       const registry::v1::Assignment& assignment);
@@ -91,8 +92,9 @@ class RewardProgram : public daemon::Program {
 
   const daemon::Host host_;
   const PluginRights rights_;
-  const Judges judges_;  // Outlives the workers, which ask them.
-  Sandboxes sandboxes_;  // Outlives the workers, which run programs there.
+  const Judges judges_;                 // Outlives the workers, which ask them.
+  const PluginServers plugin_servers_;  // Likewise.
+  Sandboxes sandboxes_;                 // Outlives the workers, which run programs there.
   const std::unique_ptr<grpc::Service> admin_, rewards_;
   rpc::CallerTable callers_;                         // The daemons that may call this one, by job.
   std::unique_ptr<daemon::ControllerLink> link_;     // Null without a controller.

@@ -49,6 +49,8 @@ constexpr Rule kNotRun[] = {
     {"sluice job submit job.yaml --set model.path=out", "the job of this test has no model.path"},
     {"sluice meta restore jobs.backup --store ",
      "needs a Redis with TLS: the tests of `meta` have"},
+    {"sluice reward score configs/examples/rewards/answers.jsonl --grpc",
+     "needs a server, whose packages few machines have: plugins_test starts it where it can"},
     {"sluice completion fish | source", "is for fish: completion_test runs it there"},
 };
 

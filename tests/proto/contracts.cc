@@ -10,6 +10,7 @@
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
 #include "sluice/policy/v1/judges.pb.h"
+#include "sluice/policy/v1/plugin_servers.pb.h"
 #include "sluice/policy/v1/policy.pb.h"
 #include "sluice/rpc/v1/options.pb.h"
 
@@ -95,6 +96,7 @@ std::vector<const pb::FileDescriptor*> Files() {
   // Links files that few programs use.
   (void)policy::v1::Policy::descriptor();
   (void)policy::v1::Judges::descriptor();
+  (void)policy::v1::PluginServers::descriptor();
   const std::filesystem::path root = std::filesystem::path(SLUICE_SOURCE_DIR) / "proto";
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {

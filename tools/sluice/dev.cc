@@ -64,7 +64,8 @@ absl::StatusOr<FleetOptions> MakeFleetOptions(const DevOptions& options) {
                      .http = options.http,
                      .fixed_ports = !options.free_ports,
                      .insecure = options.insecure,
-                     .judges = options.judges};
+                     .judges = options.judges,
+                     .plugin_servers = options.plugin_servers};
   if (!options.threads.empty()) {
     SLUICE_ASSIGN_OR_RETURN(fleet.threads, ParseThreads(options.threads));
   }
@@ -125,6 +126,8 @@ ExitCode DevUp(const DevOptions& options) {
   if (options.free_ports) child.argv.push_back("--free-ports");
   if (options.insecure) child.argv.push_back("--insecure-loopback");
   if (!options.judges.empty()) child.argv.insert(child.argv.end(), {"--judges", options.judges});
+  if (!options.plugin_servers.empty())
+    child.argv.insert(child.argv.end(), {"--plugin-servers", options.plugin_servers});
   child.stderr_path = log;
   child.dies_with_parent = false;
   child.own_session = true;

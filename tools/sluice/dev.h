@@ -13,11 +13,12 @@ struct DevOptions {
   int rollouts = 2;
   int rewards = 1;
   int trainers = 1;
-  std::string threads;      // In the form of ParseThreads(); empty: the daemons share the cores.
-  bool http = false;        // The rollouts serve the OpenAI-compatible API.
-  bool free_ports = false;  // Use any free ports instead of 7400 and up.
-  std::string judges;       // File of the judges that jobs may ask; empty: there are none.
-  bool insecure = false;    // The daemons work without certificates.
+  std::string threads;         // In the form of ParseThreads(); empty: the daemons share the cores.
+  bool http = false;           // The rollouts serve the OpenAI-compatible API.
+  bool free_ports = false;     // Use any free ports instead of 7400 and up.
+  std::string judges;          // File of the judges that jobs may ask; empty: there are none.
+  std::string plugin_servers;  // File of the servers of plug-ins; empty: there are none.
+  bool insecure = false;       // The daemons work without certificates.
   std::string output = "table";  // The format of the list of daemons; see output.h.
 };
 

@@ -161,7 +161,7 @@ ExitCode RunEval(EvalFlags& flags) {
     if (!given.ok()) return Complain(given.status());
     reward = *std::move(given);
   }
-  const auto rewards = LocalRewards::Make(reward, flags.reward.judges);
+  const auto rewards = LocalRewards::Make(reward, flags.reward);
   if (!rewards.ok()) return Complain(rewards.status());
   options.scoring_threads = (*rewards)->waiting();
   options.cancelled = [&] { return !(*rewards)->broken().ok(); };

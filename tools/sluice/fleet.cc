@@ -144,6 +144,8 @@ std::vector<DaemonSpec> FleetSpecs(const FleetOptions& options, const CorePlan& 
     if (role == "reward") spec.args.insert(spec.args.end(), {"--plugins", "unconfined"});
     if (role == "reward" && !options.judges.empty())
       spec.args.insert(spec.args.end(), {"--judges", options.judges});
+    if (role == "reward" && !options.plugin_servers.empty())
+      spec.args.insert(spec.args.end(), {"--plugin-servers", options.plugin_servers});
     specs.push_back(std::move(spec));
   };
   // Each role gets a block of ten ports, and each daemon three of them. A role with more than three

@@ -30,10 +30,11 @@ struct FleetOptions {
   ThreadChoice threads;
   // Rollouts serve the OpenAI-compatible API, on the port after that of their metrics.
   bool http = false;
-  bool fixed_ports = false;  // Ports from 7400 up, instead of any free ones.
-  bool insecure = false;     // Without certificates.
-  std::string judges;        // File of the judges that jobs may ask; empty: there are none.
-  int cores = 0;             // Cores to share among the daemons; 0: all that this process may use.
+  bool fixed_ports = false;    // Ports from 7400 up, instead of any free ones.
+  bool insecure = false;       // Without certificates.
+  std::string judges;          // File of the judges that jobs may ask; empty: there are none.
+  std::string plugin_servers;  // File of the servers of plug-ins; empty: there are none.
+  int cores = 0;  // Cores to share among the daemons; 0: all that this process may use.
 };
 
 // Plans the threads of each daemon. Half of the cores go to the trainers, half to the rollouts,

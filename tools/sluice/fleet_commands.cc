@@ -56,15 +56,24 @@ void AddThreads(CLI::App* app, std::string* threads) {
 }
 
 // The daemons work in folders of their own, so the path is made absolute.
-void AddJudges(CLI::App* app, std::string* judges) {
+void AddFile(CLI::App* app, const std::string& flag, std::string* file, const std::string& doc) {
   app->add_option_function<std::string>(
-         "--judges",
-         [judges](const std::string& path) {
-           *judges = std::filesystem::absolute(path).lexically_normal().string();
+         flag,
+         [file](const std::string& path) {
+           *file = std::filesystem::absolute(path).lexically_normal().string();
          },
-         "a file of judges that jobs may ask, such as configs/judges.yaml")
+         doc)
       ->check(CLI::ExistingFile)
       ->type_name("FILE");
+}
+
+// The files of the operator that the reward daemons of a fleet read.
+template <typename Options>
+void AddOperatorFiles(CLI::App* app, Options* options) {
+  AddFile(app, "--judges", &options->judges,
+          "a file of judges that jobs may ask, such as configs/judges.yaml");
+  AddFile(app, "--plugin-servers", &options->plugin_servers,
+          "a file of servers that jobs may use as plug-ins, such as configs/plugin-servers.yaml");
 }
 
 void AddCounts(CLI::App* app, Dev* dev) {
@@ -86,7 +95,7 @@ void AddCounts(CLI::App* app, Dev* dev) {
   app->add_flag("--http", dev->options.http,
                 "rollouts serve the OpenAI-compatible API: rollout-0 on 127.0.0.1:7422, each "
                 "further one three ports higher");
-  AddJudges(app, &dev->options.judges);
+  AddOperatorFiles(app, &dev->options);
 }
 
 }  // namespace
@@ -114,7 +123,7 @@ std::vector<Command> FleetCommands() {
          AddThreads(app, &o->threads);
          app->add_flag("--insecure-loopback", o->insecure,
                        "no certificates: every process of this machine may call the daemons");
-         AddJudges(app, &o->judges);
+         AddOperatorFiles(app, o.get());
          app->add_flag("-q,--quiet", o->quiet, "print no progress");
          AddFormats(app, &o->output);
          return [o] { return RunJob(*o); };

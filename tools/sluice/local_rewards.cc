@@ -32,10 +32,13 @@ void AddRewardFlags(CLI::App* app, RewardFlags* flags) {
   app->add_option("--trl", flags->trl, "FILE.py:FUNCTION, a function in TRL's convention");
   app->add_option("--native", flags->native,
                   "FILE.py, with a function that has the decorator of sluice_reward.py");
+  app->add_option("--grpc", flags->grpc, "the name of a server of --plugin-servers");
   app->add_option("--args", flags->args, "the verifier's settings, a JSON object")
       ->capture_default_str();
   app->add_option("--judges", flags->judges,
                   "the file that names the judges, as for sluice-reward; for --verifier judge");
+  app->add_option("--plugin-servers", flags->plugin_servers,
+                  "the file that names the servers of plug-ins, as for sluice-reward; for --grpc");
   AddDuration(app, "--timeout", &flags->timeout, "most time of one call of a judge or plug-in");
 }
 
@@ -46,14 +49,17 @@ absl::StatusOr<job::v1::Reward> RewardOf(const RewardFlags& flags) {
         absl::StrCat("--args must be a JSON object, but is ", flags.args));
   }
   std::string verifier = flags.verifier;
-  for (const auto& [name, place] :
-       {std::pair{"verl", &flags.verl}, {"trl", &flags.trl}, {"native", &flags.native}}) {
+  for (const auto& [name, place] : {std::pair{"verl", &flags.verl},
+                                    {"trl", &flags.trl},
+                                    {"native", &flags.native},
+                                    {"grpc", &flags.grpc}}) {
     if (place->empty()) continue;
     args[name] = *place;
     verifier = verifier.empty() ? "plugin" : verifier;
   }
   if (verifier.empty())
-    return absl::InvalidArgumentError("what scores? give --verifier, --verl, --trl or --native");
+    return absl::InvalidArgumentError(
+        "what scores? give --verifier, --verl, --trl, --native or --grpc");
   VisitPluginPaths(&args, [](const std::string&, std::string* path) {
     *path = std::filesystem::absolute(*path).lexically_normal().string();
   });
@@ -78,12 +84,12 @@ LocalRewards::~LocalRewards() {
 }
 
 absl::StatusOr<std::unique_ptr<LocalRewards>> LocalRewards::Make(const job::v1::Reward& reward,
-                                                                 const std::string& judges) {
+                                                                 const RewardFlags& flags) {
   // Made first without services: what is wrong with the arguments needs no plug-in to be found.
   SLUICE_RETURN_IF_ERROR(MakeScorer(reward).status());
   auto rewards = absl::WrapUnique(new LocalRewards);
-  SLUICE_RETURN_IF_ERROR(rewards->ReadJudgesFile(reward, judges));
-  SLUICE_RETURN_IF_ERROR(rewards->StartPlugins(reward));
+  SLUICE_RETURN_IF_ERROR(rewards->ReadJudgesFile(reward, flags.judges));
+  SLUICE_RETURN_IF_ERROR(rewards->StartPlugins(reward, flags.plugin_servers));
   if (RunsCode(reward)) SLUICE_RETURN_IF_ERROR(rewards->StartSandboxes());
 
   ScorerServices services;
@@ -135,20 +141,27 @@ absl::Status LocalRewards::ReadJudgesFile(const job::v1::Reward& reward, const s
   return absl::OkStatus();
 }
 
-absl::Status LocalRewards::StartPlugins(const job::v1::Reward& reward) {
+absl::Status LocalRewards::StartPlugins(const job::v1::Reward& reward, const std::string& servers) {
+  if (!servers.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(plugin_servers_, ReadPluginServers(servers));
+  }
   for (const job::v1::RewardEntry* const entry : PluginsOf(reward)) {
     signal(SIGPIPE, SIG_IGN);  // A plug-in may end while it is written to.
     SLUICE_ASSIGN_OR_RETURN(const nlohmann::json args, VerifierArgs(*entry));
     std::unique_ptr<PluginHost>& plugin = plugins_[args.dump()];
     if (plugin != nullptr) continue;
     SLUICE_ASSIGN_OR_RETURN(PluginSpec spec, ParsePluginSpec(args));
+    const bool program = spec.kind != PluginSpec::Kind::kGrpc;
     waiting_ = std::max(
-        waiting_, std::min(kMostWaiting, static_cast<uint32_t>(spec.processes * spec.in_flight)));
+        waiting_,
+        program ? std::min(kMostWaiting, static_cast<uint32_t>(spec.processes * spec.in_flight))
+                : kMostWaiting);
     SLUICE_ASSIGN_OR_RETURN(plugin,
                             PluginHost::Make({.job = "sluice",
                                               .name = entry->name(),
                                               .spec = std::move(spec),
-                                              .scores_groups = entry->granularity() == "group"}));
+                                              .scores_groups = entry->granularity() == "group",
+                                              .servers = &plugin_servers_}));
   }
   return absl::OkStatus();
 }

@@ -20,15 +20,18 @@ namespace sluice::cli {
 struct RewardFlags {
   std::string verifier, args = "{}";
   std::string verl, trl, native;  // A plug-in's file and function, in one of three conventions.
-  std::string judges;             // The file of the judges.
+  std::string grpc;               // The name of a plug-in's server.
+  std::string judges;             // The file of the judges; empty: there are none.
+  std::string plugin_servers;     // The file of the servers; empty: there are none.
   absl::Duration timeout = absl::Seconds(10);
 
   bool given() const {
-    return !verifier.empty() || !verl.empty() || !trl.empty() || !native.empty();
+    return !verifier.empty() || !verl.empty() || !trl.empty() || !native.empty() || !grpc.empty();
   }
 };
 
-// Adds --verifier, --verl, --trl, --native, --args, --judges and --timeout.
+// Adds --verifier, --verl, --trl, --native, --grpc, --args, --judges, --plugin-servers and
+// --timeout.
 void AddRewardFlags(CLI::App* app, RewardFlags* flags);
 
 // The `reward` block of a job that scores as the flags say.
@@ -39,13 +42,13 @@ absl::StatusOr<job::v1::Reward> RewardOf(const RewardFlags& flags);
 // own rights, with judges of a file of the user's, and with programs in sandboxes.
 class LocalRewards {
  public:
-  // `judges`: a file as for `sluice-reward --judges`; empty: there are none.
-  // INVALID_ARGUMENT: the rewards or the judges file are malformed.
-  // NOT_FOUND: a judge is not in the file.
+  // Of the flags it uses those that name the operator's files.
+  // INVALID_ARGUMENT: the rewards or one of these files are malformed.
+  // NOT_FOUND: a judge or a plug-in server is not in its file.
   // FAILED_PRECONDITION NO_SANDBOX: programs cannot be run here.
   // Others as PluginHost::Make().
   static absl::StatusOr<std::unique_ptr<LocalRewards>> Make(const job::v1::Reward& reward,
-                                                            const std::string& judges);
+                                                            const RewardFlags& flags);
   ~LocalRewards();
 
   const Scorer& scorer() const { return *scorer_; }
@@ -57,12 +60,13 @@ class LocalRewards {
 
  private:
   LocalRewards() = default;
-  absl::Status StartPlugins(const job::v1::Reward& reward);
+  absl::Status StartPlugins(const job::v1::Reward& reward, const std::string& servers);
   absl::Status ReadJudgesFile(const job::v1::Reward& reward, const std::string& path);
   absl::Status StartSandboxes();
 
   rpc::Cancel stop_;
   std::map<std::string, std::unique_ptr<JudgeClient>> judges_;  // By name.
+  PluginServers plugin_servers_;                                // Outlives plugins_.
   std::map<std::string, std::unique_ptr<PluginHost>> plugins_;  // By their args.
   std::unique_ptr<sandbox::CodeSandboxes> sandboxes_;           // Null: no programs are run.
   std::unique_ptr<sandbox::CodeRunner> runner_;

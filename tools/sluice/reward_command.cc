@@ -115,7 +115,7 @@ absl::Status ScoreFile(const ScoreFlags& flags, const Scorer& scorer, ScoreTally
 ExitCode RunScore(const ScoreFlags& flags) {
   const absl::StatusOr<job::v1::Reward> reward = RewardOf(flags.reward);
   if (!reward.ok()) return Complain(reward.status());
-  const auto rewards = LocalRewards::Make(*reward, flags.reward.judges);
+  const auto rewards = LocalRewards::Make(*reward, flags.reward);
   if (!rewards.ok()) return Complain(rewards.status());
 
   ScoreTally tally;
@@ -142,7 +142,10 @@ std::vector<Command> RewardCommands() {
            "  sluice reward score configs/examples/rewards/answers.jsonl --verl "
            "configs/examples/rewards/reversed_verl.py:compute_score\n"
            "  sluice reward score configs/examples/rewards/answers.jsonl --trl "
-           "configs/examples/rewards/reversed_trl.py:rare_reward    # a list of answers is a group",
+           "configs/examples/rewards/reversed_trl.py:rare_reward    # a list of answers is a "
+           "group\n"
+           "  sluice reward score configs/examples/rewards/answers.jsonl --grpc reversed "
+           "--plugin-servers configs/plugin-servers.yaml",
            [](CLI::App* app) {
              auto f = std::make_shared<ScoreFlags>();
              app->add_option("FILE", f->file, "a file of JSON lines")->required();

@@ -62,7 +62,9 @@ absl::StatusOr<int> ChooseCount(absl::string_view role, int wanted, uint32_t nee
 // daemon.
 absl::StatusOr<FleetOptions> FleetOptionsFor(const RunOptions& options,
                                              const job::v1::JobSpec& spec) {
-  FleetOptions fleet{.insecure = options.insecure, .judges = options.judges};
+  FleetOptions fleet{.insecure = options.insecure,
+                     .judges = options.judges,
+                     .plugin_servers = options.plugin_servers};
   const bool sampled = spec.kind() == "rl";
   const bool scored = sampled && !spec.reward().rewards().empty();
   const job::v1::Resources& resources = spec.resources();

@@ -16,6 +16,7 @@ struct RunOptions {
   // Empty: a temporary directory; if the job fails, its logs are kept.
   std::string data_dir;
   std::string judges;            // File of the judges that the job may ask; empty: there are none.
+  std::string plugin_servers;    // File of the servers of plug-ins; empty: there are none.
   bool insecure = false;         // The daemons work without certificates.
   std::string output = "table";  // The format of the result; see output.h.
   bool quiet = false;

@@ -149,7 +149,7 @@ TEST_F(JobRewardsTest, AVersionThatFailsItsSelfTestChangesNothingAndSaysSo) {
   v1::DescribeResponse described;
   rewards_->Describe(&described);
   EXPECT_EQ(described.generation(), old->generation());
-  EXPECT_THAT(described.rewards(0).message(), HasSubstr("new files are not used"));
+  EXPECT_THAT(described.rewards(0).message(), HasSubstr("the new version is not used"));
 
   // A person asks for it again, and then mends it.
   const auto again = Reload("mine");

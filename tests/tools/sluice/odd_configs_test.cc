@@ -153,6 +153,16 @@ const Case kCases[] = {
      "reward.rewards=[{name: q, verifier: plugin, args: {verl: DIR/reward.py:score, reload: "
      "never}}]",
      kRefused, "reload is \"never\"; wanted: auto or manual"},
+    {"a plug-in that is a server of the operator",
+     "reward.rewards=[{name: q, verifier: plugin, args: {grpc: style, low: 0, high: 1}}]", kRight},
+    {"a server of which a job wants processes",
+     "reward.rewards=[{name: q, verifier: plugin, args: {grpc: style, processes: 2}}]", kRefused,
+     "args.processes is given, but the server style of grpc runs by itself; leave it out"},
+    {"a server and a function at once",
+     "reward.rewards=[{name: q, verifier: plugin, args: {grpc: style, verl: DIR/reward.py:score}}]",
+     kRefused,
+     "args must have one of verl, trl, native (FILE.py:FUNCTION), exec (a command) and "
+     "grpc"},
     {"a deterministic job whose rewards would change",
      "run.deterministic=true queue.max_staleness=0 queue.admission.oversample=0 "
      "reward.rewards=[{name: q, verifier: plugin, args: {verl: DIR/reward.py:score, reload: "
