@@ -80,7 +80,7 @@ class DaemonKills {
             &cluster, steps_,
             {"queue.max_staleness=0", "queue.keep.durability=full", "checkpoint.every_steps=4",
              absl::StrCat("resources.trainer=", options_.ranks), "trainer.shard=optimizer",
-             "limits.restarts_per_hour=1000"}));
+             "limits.restarts_per_hour=1000", "limits.wall=4h"}));
     for (int kill = 1; kill <= kills; ++kill) SLUICE_RETURN_IF_ERROR(Kill(cluster, *job, kill));
     SLUICE_ASSIGN_OR_RETURN(const job::v1::JobStatus end, job->AwaitEnd(kLongestJob));
     for (const absl::Time started : started_) AddReturn(started, job->reports());
