@@ -1,8 +1,10 @@
 #pragma once
 
+#include <grpcpp/channel.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <chrono>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -214,6 +216,9 @@ class ScriptedPluginTest : public testing::Test {
                     absl::StrCat("servers: [{name: scripted, address: \"unix:", socket, "\"}]")));
     ASSERT_EQ(servers.status(), absl::OkStatus());
     servers_ = *servers;
+    ASSERT_TRUE(
+        servers_.at("scripted")
+            .channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::minutes(1)));
   }
 
   const PluginKind kind_;

@@ -126,11 +126,13 @@ TEST(Fleet, NoTwoDaemonsOfALargeFleetShareAPort) {
   EXPECT_EQ(addresses.size(), 2 * specs.size() + 11);
 }
 
-TEST(Fleet, RewardDaemonsAloneAreToldTheJudges) {
-  for (const DaemonSpec& spec : Specs({.data_dir = "/d", .judges = "/j.yaml", .cores = 2})) {
+TEST(Fleet, RewardDaemonsAloneAreToldTheJudgesAndThePluginServers) {
+  for (const DaemonSpec& spec :
+       Specs({.data_dir = "/d", .judges = "/j.yaml", .plugin_servers = "/p.yaml", .cores = 2})) {
     const std::string args = absl::StrJoin(spec.args, " ");
-    if (spec.role == "reward") EXPECT_THAT(args, HasSubstr("--judges /j.yaml"));
-    else EXPECT_THAT(args, Not(HasSubstr("--judges")));
+    const std::string files = "--judges /j.yaml --plugin-servers /p.yaml";
+    if (spec.role == "reward") EXPECT_THAT(args, HasSubstr(files));
+    else EXPECT_THAT(args, Not(HasSubstr(".yaml")));
   }
 }
 
