@@ -171,6 +171,10 @@ const Case kCases[] = {
      "reward.rewards=[{name: q, verifier: exact}, {name: r, verifier: gsm8k, shadow: q, weight: "
      "2}]",
      kRefused, "reward.rewards.1.weight is 2, but this reward is a candidate"},
+    {"a candidate of groups where answers are scored one by one",
+     "reward.rewards=[{name: q, verifier: exact}, {name: r, verifier: plugin, args: {trl: "
+     "DIR/r.py:f}, granularity: group, shadow: q}]",
+     kRefused, "reward.rewards.1.granularity is group, but this reward is a candidate"},
     {"a candidate",
      "reward.rewards=[{name: q, verifier: exact}, {name: r, verifier: gsm8k, shadow: q}]", kRight},
     {"a reward of whole groups, which are cut short",
@@ -237,6 +241,10 @@ const Case kCases[] = {
      kRight},
     {"a level that cannot be mastered",
      "data.order.sampler=levels data.order.level_up=1.5 data.train.0.fields={level: digits}",
+     kRefused, "data.order.level_up is 1.5, but no answer can earn more than 1, so that no level"},
+    {"levels that only a candidate would end",
+     "data.order.sampler=levels data.order.level_up=1.5 data.train.0.fields={level: digits} "
+     "reward.rewards=[{name: q, verifier: exact}, {name: r, verifier: gsm8k, shadow: q}]",
      kRefused, "data.order.level_up is 1.5, but no answer can earn more than 1, so that no level"},
     {"a window without levels", "data.order.level_window=10", kRefused,
      "data.order.level_window has an effect only with sampler: levels; leave it out"},
