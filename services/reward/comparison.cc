@@ -10,6 +10,12 @@ namespace {
 constexpr double kSame = 1e-6;  // Scores that differ by no more count as equal.
 }  // namespace
 
+size_t ScoredAnswers::bytes() const {
+  size_t bytes = row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).size();
+  for (const Answer& answer : answers) bytes += answer.text.size();
+  return bytes;
+}
+
 void Comparison::Add(const ScoredAnswers& scored, const std::string& used, const Scorer& scorer,
                      const std::string& candidate) {
   const auto before = scored.scores.find(used);
@@ -27,6 +33,16 @@ void Comparison::Add(const ScoredAnswers& scored, const std::string& used, const
     difference += by;
     distance += std::abs(by);
   }
+}
+
+Comparison& Comparison::operator+=(const Comparison& other) {
+  equal += other.equal;
+  higher += other.higher;
+  lower += other.lower;
+  unscorable += other.unscorable;
+  difference += other.difference;
+  distance += other.distance;
+  return *this;
 }
 
 std::string Comparison::Describe() const {

@@ -19,6 +19,9 @@ struct ScoredAnswers {
   // By the name of each rule the score of each answer, without its weight; none where it gave no
   // number.
   std::map<std::string, std::vector<std::optional<double>>> scores;
+
+  // About how many bytes they take in memory.
+  size_t bytes() const;
 };
 
 // How the scores of a candidate compare with those that were used.
@@ -32,6 +35,7 @@ struct Comparison {
   // `candidate` of `scorer`. Answers that the rule in use gave no number are left out.
   void Add(const ScoredAnswers& scored, const std::string& used, const Scorer& scorer,
            const std::string& candidate);
+  Comparison& operator+=(const Comparison& other);
   // For example "of 32 answers 30 have the same score, 1 a higher and 1 a lower one, mean
   // difference +0.0312".
   std::string Describe() const;

@@ -9,6 +9,7 @@
 #include "common/base/status_text.h"
 #include "common/log/log.h"
 #include "common/plugins/plugin_files.h"
+#include "common/rpc/convert.h"
 #include "common/scoring/job_scorer.h"
 
 namespace sluice::reward {
@@ -18,12 +19,6 @@ namespace {
 // kept.
 constexpr size_t kNewestAnswers = 32, kLargestAnswer = 64 << 10;
 constexpr absl::Duration kNewStart = absl::Seconds(40);  // A new version has started by then.
-
-size_t SizeOf(const ScoredAnswers& scored) {
-  size_t bytes = scored.row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).size();
-  for (const Answer& answer : scored.answers) bytes += answer.text.size();
-  return bytes;
-}
 
 }  // namespace
 
@@ -45,7 +40,8 @@ absl::Status JobRewards::Start() {
                         .key = args.dump(),
                         .spec = std::move(spec),
                         .scores_groups = entry->granularity() == "group",
-                        .counts = !entry->has_shadow()});
+                        .counts = !entry->has_shadow(),
+                        .shadow = entry->shadow()});
   }
   auto plugins = std::make_shared<Plugins>();
   for (const Entry& entry : entries_) {
@@ -62,7 +58,10 @@ absl::Status JobRewards::Start() {
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const Scorer> scorer, MakeScorerOf(plugins));
   if (!scorer->shadows().empty()) shadows_ = std::make_unique<Shadows>(options_.metrics);
   SetVersion({.plugins = std::move(plugins), .scorer = std::move(scorer)});
-  if (!entries_.empty() && !options_.deterministic) thread_ = std::thread([this] { Run(); });
+  if (!entries_.empty() && !options_.deterministic) {
+    thread_ = std::thread([this] { Run(); });
+    late_thread_ = std::thread([this] { AnswerLate(); });
+  }
   return absl::OkStatus();
 }
 
@@ -81,7 +80,7 @@ absl::StatusOr<std::shared_ptr<PluginHost>> JobRewards::StartPlugin(const Entry&
     options.on_broken = options_.on_broken;
   } else {
     options.on_broken = [this, name = entry.name](const absl::Status& why) {
-      Tell("shadow_broken",
+      Tell(common::v1::SEVERITY_WARNING, "shadow_broken",
            absl::StrCat("candidate ", name, " is not compared: ", StatusText(why)));
     };
   }
@@ -134,6 +133,7 @@ void JobRewards::SetVersion(Version version) {
     replaced = std::exchange(version_, version);
     use = use_;
   }
+  if (shadows_ != nullptr) TellCompared(shadows_->Use(*version.scorer));
   if (use) use(version.scorer);
 }
 
@@ -142,7 +142,12 @@ void JobRewards::Follow(std::function<void(std::shared_ptr<const Scorer>)> use) 
     MutexLock lock(&mu_);
     use_ = use;
   }
-  use(scorer());
+  // Another one may come meanwhile, and be handed over before this one is.
+  std::shared_ptr<const Scorer> used;
+  do {
+    used = scorer();
+    use(used);
+  } while (used != scorer());
 }
 
 absl::StatusOr<uint32_t> JobRewards::Capacity(uint32_t most) const {
@@ -185,7 +190,7 @@ absl::Status JobRewards::broken() const {
 }
 
 void JobRewards::NoteScored(std::shared_ptr<const Scorer> scorer, ScoredAnswers scored) {
-  if (!entries_.empty() && SizeOf(scored) <= kLargestAnswer) {
+  if (!entries_.empty() && scored.bytes() <= kLargestAnswer) {
     MutexLock lock(&mu_);
     newest_.push_back(scored);
     size_t answers = 0;
@@ -200,8 +205,7 @@ void JobRewards::NoteScored(std::shared_ptr<const Scorer> scorer, ScoredAnswers 
 
 void JobRewards::Describe(v1::DescribeResponse* out) const {
   const Version version = current();
-  const std::map<std::string, Shadows::Result> shadows =
-      shadows_ == nullptr ? std::map<std::string, Shadows::Result>() : shadows_->results();
+  const Shadows::Results shadows = shadows_ == nullptr ? Shadows::Results() : shadows_->results();
   out->set_generation(version.scorer->generation());
   MutexLock lock(&mu_);
   for (const job::v1::RewardEntry& entry : options_.reward.rewards()) {
@@ -225,6 +229,7 @@ void JobRewards::Describe(v1::DescribeResponse* out) const {
     shadow.set_skipped(result->second.skipped);
     shadow.set_difference(comparison.difference);
     shadow.set_distance(comparison.distance);
+    *shadow.mutable_since() = rpc::ToProto(result->second.since);
   }
 }
 
@@ -237,24 +242,33 @@ void JobRewards::Stop() {
     hosts = hosts_;
   }
   changed_.NotifyAll();
+  asked_.NotifyAll();
   stop_->Trigger();
   for (const std::weak_ptr<PluginHost>& host : hosts) {
     if (const std::shared_ptr<PluginHost> running = host.lock()) running->Stop();
   }
   options_.sandboxes.Stop();
   if (thread_.joinable()) thread_.join();
+  if (late_thread_.joinable()) late_thread_.join();
   if (shadows_ == nullptr || !first) return;
   shadows_->Stop();
-  // The counts end with this object, so the job's events keep them.
-  for (const auto& [name, result] : shadows_->results()) {
-    Tell("shadow_compared", absl::StrCat("candidate ", name, " of reward ", result.of, ": ",
-                                         result.comparison.Describe()));
+  TellCompared(shadows_->results());
+}
+
+// The counts end, so the job's events keep them.
+void JobRewards::TellCompared(const Shadows::Results& results) const {
+  for (const auto& [name, result] : results) {
+    if (result.comparison.both() + result.comparison.unscorable == 0) continue;
+    Tell(common::v1::SEVERITY_INFO, "shadow_compared",
+         absl::StrCat("candidate ", name, " of reward ", result.of, ": ",
+                      result.comparison.Describe()));
   }
 }
 
-void JobRewards::Tell(const char* code, std::string message) const {
-  log::Warning(code, {{"job_id", options_.job_name}, {"message", message}});
-  if (options_.on_event) options_.on_event(code, std::move(message));
+void JobRewards::Tell(common::v1::Severity severity, const char* code, std::string message) const {
+  log::Write(severity == common::v1::SEVERITY_INFO ? log::Level::kInfo : log::Level::kWarning, code,
+             {{"job_id", options_.job_name}, {"message", message}});
+  if (options_.on_event) options_.on_event(severity, code, std::move(message));
 }
 
 }  // namespace sluice::reward
