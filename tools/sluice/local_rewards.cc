@@ -10,9 +10,9 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/judges/judge_file.h"
+#include "common/plugins/sandboxed.h"
 #include "common/rpc/convert.h"
 #include "common/scoring/job_scorer.h"
 #include "common/verifiers/plugin_spec.h"
@@ -21,7 +21,8 @@
 
 namespace sluice::cli {
 namespace {
-constexpr uint32_t kMostWaiting = 32;  // Scores that wait for judges and plug-ins at a time.
+constexpr uint32_t kMostWaiting = 32;    // Scores that wait for judges and plug-ins at a time.
+constexpr uint32_t kMostProcesses = 64;  // Of plug-ins in sandboxes.
 }  // namespace
 
 void AddRewardFlags(CLI::App* app, RewardFlags* flags) {
@@ -71,19 +72,23 @@ absl::StatusOr<job::v1::Reward> RewardOf(const RewardFlags& flags) {
   return reward;
 }
 
-LocalRewards::~LocalRewards() {
+LocalRewards::~LocalRewards() { Stop(); }
+
+void LocalRewards::Stop() {
   stop_.Trigger();
   for (const auto& [args, plugin] : plugins_) plugin->Stop();
   if (runner_ != nullptr) runner_->Stop();
 }
 
-absl::StatusOr<std::unique_ptr<LocalRewards>> LocalRewards::Make(const job::v1::Reward& reward,
-                                                                 const std::string& judges) {
+absl::StatusOr<std::unique_ptr<LocalRewards>> LocalRewards::Make(const job::v1::Reward& given,
+                                                                 const std::string& judges,
+                                                                 PluginRights rights) {
+  const job::v1::Reward reward = WithoutShadows(given);
   // Made first without services: what is wrong with the arguments needs no plug-in to be found.
   SLUICE_RETURN_IF_ERROR(MakeScorer(reward).status());
   auto rewards = absl::WrapUnique(new LocalRewards);
   SLUICE_RETURN_IF_ERROR(rewards->ReadJudgesFile(reward, judges));
-  SLUICE_RETURN_IF_ERROR(rewards->StartPlugins(reward));
+  SLUICE_RETURN_IF_ERROR(rewards->StartPlugins(reward, rights));
   if (RunsCode(reward)) SLUICE_RETURN_IF_ERROR(rewards->StartSandboxes());
 
   ScorerServices services;
@@ -122,12 +127,10 @@ absl::Status LocalRewards::ReadJudgesFile(const job::v1::Reward& reward, const s
   for (const std::string& name : JudgesOf(reward)) {
     const auto found = known.find(name);
     if (found == known.end()) {
-      const auto name_of = [](std::string* out, const auto& judge) { out->append(judge.first); };
-      return ErrorWith(absl::StatusCode::kNotFound,
-                       {.reason = "NO_JUDGE",
-                        .hint = "give a file that names it: --judges FILE, as for sluice-reward"},
-                       absl::StrCat("there is no judge \"", name, "\" here; the judges are: ",
-                                    known.empty() ? "none" : absl::StrJoin(known, ", ", name_of)));
+      std::vector<std::string> names;
+      for (const auto& [other, unused] : known) names.push_back(other);
+      return NoJudge("this command", name, names,
+                     "give a file that names it: --judges FILE, as for sluice-reward");
     }
     judges_[name] = std::make_unique<JudgeClient>(std::move(found->second));
     waiting_ = kMostWaiting;
@@ -135,7 +138,18 @@ absl::Status LocalRewards::ReadJudgesFile(const job::v1::Reward& reward, const s
   return absl::OkStatus();
 }
 
-absl::Status LocalRewards::StartPlugins(const job::v1::Reward& reward) {
+absl::Status LocalRewards::StartPlugins(const job::v1::Reward& reward, PluginRights rights) {
+  if (rights == PluginRights::kSandbox && !PluginsOf(reward).empty()) {
+    absl::StatusOr<std::unique_ptr<sandbox::Launcher>> made =
+        sandbox::Launcher::Make({.slots = kMostProcesses});
+    if (!made.ok()) {
+      return ErrorWith(made.status().code(),
+                       {.reason = "NO_SANDBOX",
+                        .hint = "--plugins unconfined runs the job's plug-ins with your rights"},
+                       made.status().message());
+    }
+    launcher_ = *std::move(made);
+  }
   for (const job::v1::RewardEntry* const entry : PluginsOf(reward)) {
     signal(SIGPIPE, SIG_IGN);  // A plug-in may end while it is written to.
     SLUICE_ASSIGN_OR_RETURN(const nlohmann::json args, VerifierArgs(*entry));
@@ -144,11 +158,17 @@ absl::Status LocalRewards::StartPlugins(const job::v1::Reward& reward) {
     SLUICE_ASSIGN_OR_RETURN(PluginSpec spec, ParsePluginSpec(args));
     waiting_ = std::max(
         waiting_, std::min(kMostWaiting, static_cast<uint32_t>(spec.processes * spec.in_flight)));
-    SLUICE_ASSIGN_OR_RETURN(plugin,
-                            PluginHost::Make({.job = "sluice",
-                                              .name = entry->name(),
-                                              .spec = std::move(spec),
-                                              .scores_groups = entry->granularity() == "group"}));
+    PluginHost::Options options{.job = "sluice",
+                                .name = entry->name(),
+                                .spec = std::move(spec),
+                                .scores_groups = entry->granularity() == "group"};
+    if (launcher_ != nullptr) {
+      sandbox::Limits limits;
+      limits.address_space_bytes = 0;  // Interpreters reserve more than they use.
+      options.launch = LaunchInSandbox(launcher_.get(), limits);
+      options.folders = kSandboxProgramFolders;
+    }
+    SLUICE_ASSIGN_OR_RETURN(plugin, PluginHost::Make(std::move(options)));
   }
   return absl::OkStatus();
 }
