@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
 
@@ -91,8 +92,16 @@ std::optional<RowRef> Prompts::Next(int64_t step) {
   if (sampler_ != nullptr) {
     LearnBelow(step - max_staleness_);
     ++progress_.drawn[*next];
-    return sampler_->Draw(*next, &progress_.sampler.sources[*next],
-                          [&](uint64_t index) { return quarantined_[*next].contains(index); });
+    SamplerSource& state = progress_.sampler.sources[*next];
+    const uint32_t level = state.level;
+    const RowRef row = sampler_->Draw(
+        *next, &state, [&](uint64_t index) { return quarantined_[*next].contains(index); });
+    if (state.level != level) {
+      state.since_step = step;
+      news_.push_back(absl::StrCat("no rows of the level before are left to draw; source ",
+                                   sampler_->Describe(*next, state)));
+    }
+    return row;
   }
   const RowRef row = NextFresh(*next);
   ++progress_.drawn[*next];

@@ -51,8 +51,12 @@ class LevelSampler : public RowSampler {
   }
 
   RowRef Draw(uint32_t source, SamplerSource* state, const IsExcluded& is_excluded) override {
-    const std::vector<uint32_t>& rows =
-        levels_[source][LevelToDraw(source, *state, is_excluded)].second;
+    const size_t level = LevelToDraw(source, *state, is_excluded);
+    // Nothing more can be earned at a level that has no rows left.
+    if (level > state->level) {
+      *state = {.level = static_cast<uint32_t>(level), .since_step = state->since_step};
+    }
+    const std::vector<uint32_t>& rows = levels_[source][level].second;
     while (true) {
       const uint64_t draw = state->drawn++, epoch = draw / rows.size();
       const uint64_t seed = MixOf(spec_.seed, source, state->level, epoch);
