@@ -118,9 +118,9 @@ void CheckEval(const job::v1::JobSpec& spec, SpecProblems& check) {
         "\" has a slash; results are named eval/NAME/reward, so a name must not have one");
     check.Require(dataset.weight() == 1, path + ".weight", "is ", dataset.weight(),
                   ", but all datasets of eval have equal weight; leave it out");
-    // Each dataset needs a reward that applies to it.
+    // Each dataset needs a reward that counts and applies to it.
     const bool scored =
-        absl::c_any_of(spec.reward().rewards(),
+        absl::c_any_of(WithoutShadows(spec.reward()).rewards(),
                        [&](const job::v1::RewardEntry& entry) { return AppliesTo(entry, name); });
     check.Require(scored || spec.reward().rewards().empty(), path + ".name", "\"", name,
                   "\" is in no reward's when.data_source, so nothing scores its answers; "
@@ -131,7 +131,8 @@ void CheckEval(const job::v1::JobSpec& spec, SpecProblems& check) {
 // The highest reward that verifiers of this build can give; nothing if a plug-in may give more.
 std::optional<double> HighestReward(const job::v1::Reward& reward) {
   double highest = 0;
-  for (const job::v1::RewardEntry& entry : reward.rewards()) {
+  const job::v1::Reward counted = WithoutShadows(reward);
+  for (const job::v1::RewardEntry& entry : counted.rewards()) {
     if (entry.verifier() == "plugin" || reward.combine() != "sum") return std::nullopt;
     highest += std::max(0.0, entry.weight());
   }
@@ -166,7 +167,7 @@ void CheckSampler(const job::v1::JobSpec& spec, SpecProblems& check) {
                 ", but sampler: ", sampler,
                 " makes no passes over the data; leave it out, and set limits.max_steps");
   const std::optional<double> highest = HighestReward(spec.reward());
-  check.Require(!order.has_rest_after() || !highest.has_value() || *highest >= 1,
+  check.Require(!order.has_rest_after() || !highest.has_value() || *highest >= 1 - 1e-6,
                 "data.order.rest_after", "is ", order.rest_after(),
                 ", but no answer can earn more than ", NumberText(highest.value_or(0)),
                 ", so no row would ever be answered perfectly, which takes 1; leave it out");
@@ -219,6 +220,9 @@ void CheckShadow(const job::v1::Reward& reward, const job::v1::RewardEntry& entr
   check.Require(entry.weight() == 1, path + ".weight", "is ", entry.weight(),
                 ", but this reward is a candidate (shadow), which has no part in the sum; leave "
                 "it out");
+  check.Require(entry.granularity() != "group" || ScoresGroups(counted), path + ".granularity",
+                "is group, but this reward is a candidate (shadow), and no reward that counts "
+                "scores groups, so it would get no group to score; leave it out");
 }
 
 void CheckRewards(const job::v1::JobSpec& spec, SpecProblems& check) {

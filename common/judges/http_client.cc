@@ -116,7 +116,7 @@ absl::StatusOr<HttpReply> HttpClient::Post(absl::string_view json, absl::Duratio
     case CURLE_ABORTED_BY_CALLBACK: return absl::CancelledError(what);
     case CURLE_OPERATION_TIMEDOUT: return absl::DeadlineExceededError(what);
     case CURLE_WRITE_ERROR:
-      return absl::UnavailableError(
+      return absl::OutOfRangeError(
           absl::StrCat(url_, ": the reply is above ", most_reply_ >> 20, " MiB"));
     default: return absl::UnavailableError(what);
   }

@@ -34,7 +34,8 @@ class HttpClient {
   // Blocks until the whole reply is there, at most `timeout`.
   // DEADLINE_EXCEEDED: it took too long. CANCELLED: `stop` was triggered; that is seen within a
   // second, except while a name server does not answer.
-  // UNAVAILABLE: there is no connection, TLS failed, or the reply is above `most_reply` bytes.
+  // OUT_OF_RANGE: the reply is above `most_reply` bytes.
+  // UNAVAILABLE: there is no connection, or TLS failed.
   absl::StatusOr<HttpReply> Post(absl::string_view json, absl::Duration timeout,
                                  const rpc::Cancel& stop);
 

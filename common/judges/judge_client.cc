@@ -67,6 +67,7 @@ bool IsRefusal(long code) { return code == kTooMany || code == kOverloaded; }
 
 Throttle::Outcome OutcomeOf(const absl::StatusOr<HttpReply>& reply, const absl::Status& text) {
   if (absl::IsDeadlineExceeded(reply.status())) return Throttle::Outcome::kTimedOut;
+  if (absl::IsCancelled(reply.status())) return Throttle::Outcome::kCancelled;
   if (reply.ok() && IsRefusal(reply->code)) return Throttle::Outcome::kRefused;
   // A judge that cannot judge this text is there.
   return text.ok() || absl::IsOutOfRange(text) ? Throttle::Outcome::kAnswered
@@ -169,6 +170,8 @@ absl::StatusOr<std::string> JudgeClient::Ask(const std::string& system, const st
 absl::StatusOr<std::string> JudgeClient::Read(const absl::StatusOr<HttpReply>& reply,
                                               const nlohmann::json& parsed) const {
   if (absl::IsCancelled(reply.status())) return reply.status();
+  if (absl::IsOutOfRange(reply.status()))
+    return ContentError(absl::StrCat("judge ", config_.name, ": ", reply.status().message()));
   if (!reply.ok()) return Fault(config_.name, reply.status().message());
   if (reply->code != kOk) {
     const std::string what = absl::StrCat("HTTP status ", reply->code, " of ", config_.url, ": ",

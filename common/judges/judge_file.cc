@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/loopback.h"
 #include "common/base/status.h"
@@ -64,6 +65,13 @@ absl::StatusOr<std::vector<JudgeConfig>> ReadJudges(const std::string& path) {
         }
       }));
   return judges;
+}
+
+absl::Status NoJudge(absl::string_view who, absl::string_view name,
+                     const std::vector<std::string>& known, const char* hint) {
+  return ErrorWith(absl::StatusCode::kNotFound, {.reason = "NO_JUDGE", .hint = hint},
+                   absl::StrCat(who, " has no judge \"", name, "\"; its judges are: ",
+                                known.empty() ? "none" : absl::StrJoin(known, ", ")));
 }
 
 }  // namespace sluice

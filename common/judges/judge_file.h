@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/base/secret.h"
 
 namespace sluice {
@@ -31,5 +33,9 @@ struct JudgeConfig {
 // INVALID_ARGUMENT BAD_CONFIG: one line for each problem, with its place. A key over plain HTTP to
 // another machine is one, and so is a key file that others can read.
 absl::StatusOr<std::vector<JudgeConfig>> ReadJudges(const std::string& path);
+
+// NOT_FOUND NO_JUDGE: `who` knows the judges `known`, and not `name`. `hint` says how it may.
+absl::Status NoJudge(absl::string_view who, absl::string_view name,
+                     const std::vector<std::string>& known, const char* hint);
 
 }  // namespace sluice

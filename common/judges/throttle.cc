@@ -60,6 +60,7 @@ void Throttle::End(absl::Duration now, Outcome outcome, uint64_t tokens,
       failures_ = 0;
       close_for(retry_after > absl::ZeroDuration() ? retry_after : kPause);
       return Shrink(running_);
+    case Outcome::kCancelled: break;
     case Outcome::kTimedOut:
     case Outcome::kFailed:
       ++failures_;

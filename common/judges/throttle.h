@@ -31,7 +31,8 @@ class Throttle {
     kRefused,  // Too many calls (HTTP 429), or a judge that says it is overloaded (503).
     // It took too long: a judge that queues its calls instead of refusing them is overloaded too.
     kTimedOut,
-    kFailed,  // Anything else: it says nothing about the load.
+    kCancelled,  // Its caller ended it, which says nothing about the judge.
+    kFailed,     // Anything else: it says nothing about the load.
   };
 
   explicit Throttle(const Options& options);

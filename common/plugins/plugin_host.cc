@@ -100,7 +100,8 @@ absl::Status PluginHost::AwaitStart(absl::Duration timeout) {
     const absl::Duration left = deadline - Monotonic();
     if (left <= absl::ZeroDuration()) {
       return absl::DeadlineExceededError(
-          absl::StrCat("plug-in ", source_->name(), " has not started yet"));
+          absl::StrCat("plug-in ", source_->name(), " has not started yet",
+                       last_failure_.ok() ? "" : ": ", last_failure_.message()));
     }
     changed_.WaitFor(&mu_, left);
   }

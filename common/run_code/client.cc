@@ -14,7 +14,7 @@
 namespace sluice::run_code {
 namespace {
 
-constexpr long kOk = 200, kTooMany = 429, kOverloaded = 503;
+constexpr long kOk = 200, kTooLarge = 413, kTooMany = 429, kOverloaded = 503;
 // A thread that waits for its turn looks this often whether it is to stop.
 constexpr absl::Duration kGlance = absl::Milliseconds(500);
 
@@ -25,14 +25,18 @@ bool IsRefusal(const absl::StatusOr<HttpReply>& reply) {
 absl::StatusOr<Reply> Read(const absl::StatusOr<HttpReply>& reply) {
   if (!reply.ok()) return reply.status();
   if (reply->code == kOk) return ParseReply(reply->body);
-  return absl::UnavailableError(
-      absl::StrCat("HTTP status ", reply->code, ": ", Utf8Prefix(Utf8Lossy(reply->body), 200)));
+  const std::string what =
+      absl::StrCat("HTTP status ", reply->code, ": ", Utf8Prefix(Utf8Lossy(reply->body), 200));
+  return reply->code == kTooLarge ? absl::InvalidArgumentError(what) : absl::UnavailableError(what);
 }
 
 Throttle::Outcome OutcomeOf(const absl::StatusOr<HttpReply>& http, const absl::Status& read) {
   if (absl::IsDeadlineExceeded(http.status())) return Throttle::Outcome::kTimedOut;
+  if (absl::IsCancelled(http.status())) return Throttle::Outcome::kCancelled;
   if (IsRefusal(http)) return Throttle::Outcome::kRefused;
-  return read.ok() ? Throttle::Outcome::kAnswered : Throttle::Outcome::kFailed;
+  // A server to which a program is too large is there, and so is one whose reply is.
+  const bool answered = read.ok() || absl::IsInvalidArgument(read) || absl::IsOutOfRange(read);
+  return answered ? Throttle::Outcome::kAnswered : Throttle::Outcome::kFailed;
 }
 
 }  // namespace
@@ -80,14 +84,15 @@ absl::Status Client::AwaitTurn(absl::Duration deadline, const rpc::Cancel& stop)
   }
 }
 
-absl::StatusOr<Reply> Client::Run(const Request& request, absl::Duration timeout,
+absl::StatusOr<Reply> Client::Run(const Request& request, absl::Duration* turn,
                                   const rpc::Cancel& stop) {
   const std::string json = ToJson(request);
   const absl::Duration longest =
       (request.cpp ? request.compile_timeout : absl::ZeroDuration()) + 2 * request.run_timeout;
-  const absl::Duration deadline = clock_->Monotonic() + timeout;
   while (true) {
-    SLUICE_RETURN_IF_ERROR(AwaitTurn(deadline, stop));
+    const absl::Duration begin = clock_->Monotonic();
+    SLUICE_RETURN_IF_ERROR(AwaitTurn(begin + *turn, stop));
+    const absl::Duration had_turn = clock_->Monotonic();
     const absl::StatusOr<HttpReply> http = http_.Post(json, longest + grace_, stop);
     absl::StatusOr<Reply> reply = Read(http);
     {
@@ -97,8 +102,15 @@ absl::StatusOr<Reply> Client::Run(const Request& request, absl::Duration timeout
                     http.ok() ? http->retry_after : absl::ZeroDuration());
     }
     ended_.NotifyAll();
+    // The time of a call that was refused was a wait, too.
+    *turn -= (IsRefusal(http) ? clock_->Monotonic() : had_turn) - begin;
     if (IsRefusal(http)) continue;
     if (reply.ok() || absl::IsCancelled(http.status())) return reply;
+    if (absl::IsOutOfRange(reply.status())) return reply;
+    if (absl::IsInvalidArgument(reply.status())) {
+      return Annotate(reply.status(),
+                      absl::StrCat("the server of sandboxes ", url_, " refuses the program"));
+    }
     return Error(absl::StatusCode::kUnavailable, "CODE_SERVER_FAULT",
                  absl::StrCat("the server of sandboxes ", url_, ": ", reply.status().message()));
   }

@@ -38,14 +38,16 @@ class Client {
   // RESOURCE_EXHAUSTED CODE_SERVER_DOWN: it is down, and left alone.
   absl::StatusOr<uint32_t> Capacity() const;
 
-  // Has the request run. Blocks up to `timeout` until the call may begin, and for the call as long
-  // as the request's own times allow. A call that is refused as one too many is made again.
+  // Has the request run. Blocks up to `*turn` until the call may begin, and for the call as long as
+  // the request's own times allow. A call that is refused as one too many is made again. The time
+  // of the wait is taken off `*turn`.
   // RESOURCE_EXHAUSTED CODE_SERVER_BUSY: no call was admitted in that time, or it is down.
+  // INVALID_ARGUMENT: the server takes no request so large.
+  // OUT_OF_RANGE: the reply is above kMostReply.
   // UNAVAILABLE CODE_SERVER_FAULT: it did not answer, or not as such a server does.
   // CANCELLED: `stop` was triggered.
-  // None of them says anything about the program.
-  absl::StatusOr<Reply> Run(const Request& request, absl::Duration timeout,
-                            const rpc::Cancel& stop);
+  // The last three say nothing about the program.
+  absl::StatusOr<Reply> Run(const Request& request, absl::Duration* turn, const rpc::Cancel& stop);
 
  private:
   explicit Client(Options options);

@@ -1,6 +1,6 @@
 #include <algorithm>
+#include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
@@ -14,19 +14,19 @@ extern const absl::string_view solution_py;  // solution.py
 namespace sluice::run_code {
 namespace {
 
-constexpr absl::Duration kCompile = absl::Seconds(30);
-constexpr absl::Duration kTurn = absl::Minutes(2);
 // After so many tests that used up their time a program is not run any more.
 constexpr int kMostTimeLimits = 2;
 constexpr size_t kKeptErrors = 8192;
 // Exit codes from here on are those that a shell gives to programs that a signal ends.
 constexpr int64_t kBySignal = 128;
 
-// What follows solution.py: it runs the test, and writes the result in a line of its own, after a
-// word that only this test knows. It keeps a descriptor, in case that the program closes its own.
+// What follows solution.py: it reads the task from its standard input, runs the test, and writes
+// the result in a line of its own, after a word that only this test knows. It keeps a descriptor,
+// in case that the program closes its own.
 constexpr char kMain[] = R"(
-def main(task):
+def main():
     import os
+    task = json.loads(sys.stdin.buffer.read())
     out = os.dup(1)
     report = run_solution(task["source"], task["kind"], task["input"], task["function"])
     sys.stdout.flush()
@@ -35,18 +35,20 @@ def main(task):
         line = line[os.write(out, line):]
 
 
-main(json.loads(bytes.fromhex(")";
+main()
+)";
 
-std::string ProgramOf(const CodeTask& task, const CodeTask::Input& input,
-                      const std::string& nonce) {
-  if (input.kind == CodeTask::Kind::kStdio) return task.source;
+// The program to be sent for a test, and what it reads.
+std::pair<std::string, std::string> ProgramOf(const CodeTask& task, const CodeTask::Input& input,
+                                              const std::string& nonce) {
+  if (input.kind == CodeTask::Kind::kStdio) return {task.source, input.text};
   const nlohmann::json json = {{"source", task.source},
                                {"kind", NameOfKind(input.kind)},
                                {"input", input.text},
                                {"function", task.function},
                                {"nonce", nonce}};
-  const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  return absl::StrCat(sandbox::solution_py, kMain, absl::BytesToHexString(text), "\")))\n");
+  return {absl::StrCat(sandbox::solution_py, kMain),
+          json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
 }
 
 // Takes the line with the result out of what the program printed.
@@ -93,14 +95,19 @@ class Tests {
  private:
   absl::StatusOr<std::optional<TestReport>> RunOnce(const CodeTask::Input& input) {
     const std::string nonce = ToHex(RandomId16());
-    Request request{.cpp = task_.language == CodeTask::Language::kCpp,
-                    .code = ProgramOf(task_, input, nonce),
-                    .compile_timeout = kCompile,
-                    .run_timeout = limits_.wall,
-                    .cpu_timeout = absl::Seconds(task_.cpu_seconds),
-                    .memory_bytes = limits_.memory_bytes};
-    if (input.kind == CodeTask::Kind::kStdio) request.input = input.text;
-    SLUICE_ASSIGN_OR_RETURN(const Reply reply, client_->Run(request, kTurn, stop_));
+    auto [code, reads] = ProgramOf(task_, input, nonce);
+    const Request request{.cpp = task_.language == CodeTask::Language::kCpp,
+                          .code = std::move(code),
+                          .input = std::move(reads),
+                          .compile_timeout = kLongestCompile,
+                          .run_timeout = limits_.wall,
+                          .cpu_timeout = absl::Seconds(task_.cpu_seconds),
+                          .memory_bytes = limits_.memory_bytes};
+    const absl::StatusOr<Reply> replied = client_->Run(request, &turn_, stop_);
+    if (absl::IsOutOfRange(replied.status()))
+      return TestReport{.end = TestReport::End::kOutputLimit};
+    SLUICE_RETURN_IF_ERROR(replied.status());
+    const Reply& reply = *replied;
     if (!reply.ran.has_value()) {
       const std::string& says = reply.compiled->err;
       compiler_says_ = says.substr(says.size() - std::min(says.size(), kKeptErrors));
@@ -115,6 +122,7 @@ class Tests {
   const JobLimits& limits_;
   const CodeTask& task_;
   const rpc::Cancel& stop_;
+  absl::Duration turn_ = kLongestTurn;  // What is left of it, for all tests together.
   int time_limits_ = 0;
   std::string compiler_says_;
 };

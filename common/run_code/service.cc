@@ -51,7 +51,8 @@ HttpAnswer Service::Answer(const HttpRequest& request) {
       .source = wanted->code,
       .function = "",
       .inputs = {{.kind = CodeTask::Kind::kStdio, .text = wanted->input}},
-      .cpu_seconds = absl::ToDoubleSeconds(CpuOf(*wanted))};
+      .cpu_seconds = absl::ToDoubleSeconds(CpuOf(*wanted)),
+      .compile_time = wanted->compile_timeout};
   const auto outcome = runner->Run(task, [&](size_t, const TestReport& report) {
     reply.ran = RanOf(report);
     return true;

@@ -7,8 +7,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace sluice {
+
+// What one RunCode takes at most beside the time of its tests: the wait for its turn among the
+// programs of all jobs, and the compiler.
+inline constexpr absl::Duration kLongestTurn = absl::Minutes(2);
+inline constexpr absl::Duration kLongestCompile = absl::Seconds(30);
 
 // A program of the policy, and what it is to be run with. What the tests expect is not part of it:
 // expected outputs never enter a sandbox.
@@ -30,6 +36,7 @@ struct CodeTask {
   std::string function;       // kCall. A method of a class Solution may also have this name.
   std::vector<Input> inputs;  // One for each test.
   double cpu_seconds = 6;     // Most CPU time of a test.
+  absl::Duration compile_time = kLongestCompile;
 };
 // The kind as the driver of a sandbox calls it.
 inline const char* NameOfKind(CodeTask::Kind kind) {
@@ -69,6 +76,7 @@ struct CodeOutcome {
 // Runs the tests in order, each in a fresh process, and passes each report to `take`, which says
 // whether to go on. What the program does, including crashes, limits and attacks on its sandbox, is
 // in the reports.
+// INVALID_ARGUMENT: the program or an input is too large for the sandboxes.
 // UNAVAILABLE: the sandbox failed. RESOURCE_EXHAUSTED: all sandboxes are in use.
 // CANCELLED: the work ends. None of them says anything about the program.
 using RunCode = std::function<absl::StatusOr<CodeOutcome>(

@@ -15,7 +15,6 @@ namespace sluice::sandbox {
 namespace {
 
 constexpr absl::Duration kStart = absl::Seconds(20);  // For a sandbox to come up.
-constexpr absl::Duration kCompile = absl::Seconds(30);
 constexpr uint64_t kCompilerMemory = 2ull << 30;
 constexpr uint64_t kMostProgramBytes = 16ull << 20;
 // For the driver beside the time of the test: it ends what the test left, and sends its output.
@@ -24,6 +23,15 @@ constexpr absl::Duration kGrace = absl::Seconds(10);
 constexpr int kMostTimeLimits = 2, kMostBroken = 2;
 // A test that used this share of its CPU time or more is run once more, because CPU time varies.
 constexpr double kNearLimit = 0.8;
+
+absl::Status Full() {
+  return ErrorWith(
+      absl::StatusCode::kUnavailable,
+      {.reason = "SANDBOXES_FULL",
+       .hint = "give the folder of the sandboxes more room, or let each have a file system of its "
+               "own (deploy/README.md, \"Sandboxes\")"},
+      "programs of other answers have filled the file system that all sandboxes here share");
+}
 
 absl::Status Stopped() { return absl::CancelledError("the sandboxes are stopped"); }
 
@@ -125,7 +133,7 @@ absl::StatusOr<std::unique_ptr<Driver>> CodeRunner::TakeReady() {
 }
 
 absl::StatusOr<std::shared_ptr<const CompiledPrograms::Program>> CodeRunner::Compile(
-    const std::string& source) {
+    const std::string& source, absl::Duration time) {
   if (auto known = sandboxes_->compiled()->Find(source)) return known;
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Driver> started,
                           StartDriver({.memory_bytes = kCompilerMemory,
@@ -137,11 +145,11 @@ absl::StatusOr<std::shared_ptr<const CompiledPrograms::Program>> CodeRunner::Com
       {"argv", {"/usr/bin/g++", "-O2", "-std=c++20", "-pipe", "-o", "program", "-x", "c++", "-"}},
       {"output", 1 << 20},
       {"program_bytes", kMostProgramBytes},
-      {"cpu_seconds", absl::ToDoubleSeconds(kCompile)},
-      {"wall_seconds", absl::ToDoubleSeconds(kCompile)}};
+      {"cpu_seconds", absl::ToDoubleSeconds(time)},
+      {"wall_seconds", absl::ToDoubleSeconds(time)}};
   SLUICE_RETURN_IF_ERROR((*driver)->Send({{"task", task}}, ""));
   SLUICE_RETURN_IF_ERROR((*driver)->Send({{"kind", "stdio"}}, source));
-  const auto reply = (*driver)->AwaitReply(kCompile + kGrace, kMostProgramBytes + 1);
+  const auto reply = (*driver)->AwaitReply(time + kGrace, kMostProgramBytes + 1);
 
   auto program = std::make_shared<CompiledPrograms::Program>();
   if (!reply.ok()) {
@@ -149,13 +157,17 @@ absl::StatusOr<std::shared_ptr<const CompiledPrograms::Program>> CodeRunner::Com
     if (stopped_) return Stopped();
     return reply.status();
   }
+  if (reply->why == "full") return Full();
   if (reply->code == 0 && reply->report.size() <= kMostProgramBytes) {
     program->binary = reply->report;
   } else if (reply->code == 127) {
     return absl::UnavailableError("there is no compiler /usr/bin/g++ on this machine");
   }
   program->compiler_says = reply->err;
-  sandboxes_->compiled()->Add(source, program);
+  // Another request may give the compiler more time.
+  if (reply->why == "time")
+    absl::StrAppend(&program->compiler_says, "\nthe compiler took too long");
+  else sandboxes_->compiled()->Add(source, program);
   return program;
 }
 
@@ -194,6 +206,7 @@ class CodeRunner::Solution {
       reply = (*driver_)->AwaitReply(runner_->options_.wall + kGrace,
                                      std::max<uint64_t>(runner_->options_.output_bytes, 8192));
     }
+    if (reply.ok() && reply->why == "full") return Full();
     if (reply.ok()) return ReportOf(*reply, nonce);
 
     driver_.reset();
@@ -254,7 +267,8 @@ absl::StatusOr<CodeOutcome> CodeRunner::Run(
                                                 options_.turn));
   std::string program;
   if (compiles) {
-    SLUICE_ASSIGN_OR_RETURN(const auto compiled, Compile(task.source));
+    SLUICE_ASSIGN_OR_RETURN(const auto compiled,
+                            Compile(task.source, std::min(task.compile_time, kLongestCompile)));
     if (compiled->binary.empty())
       return CodeOutcome{.compiled = false, .compiler_says = compiled->compiler_says};
     program = compiled->binary;

@@ -104,8 +104,7 @@ class CodeRunner {
     absl::Duration wall = absl::Seconds(10);  // Of each test.
     uint64_t output_bytes = 1 << 20;          // Of each test. What prints more is killed.
     uint32_t ready = 1;                       // Sandboxes that are set up ahead of time.
-    // How long a program waits for its turn among those of all jobs.
-    absl::Duration turn = absl::Minutes(2);
+    absl::Duration turn = kLongestTurn;
   };
   // `sandboxes` outlives the runner.
   CodeRunner(CodeSandboxes* sandboxes, const Options& options);
@@ -126,7 +125,7 @@ class CodeRunner {
   absl::StatusOr<std::unique_ptr<Driver>> TakeReady();
   absl::StatusOr<std::unique_ptr<Driver>> StartDriver(const Limits& limits);
   absl::StatusOr<std::shared_ptr<const CompiledPrograms::Program>> Compile(
-      const std::string& source);
+      const std::string& source, absl::Duration time);
   Limits RunLimits() const;
 
   CodeSandboxes* const sandboxes_;

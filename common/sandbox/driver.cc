@@ -37,7 +37,8 @@ absl::Status Broken(absl::string_view what) {
 absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(Launcher* launcher, const Limits& limits) {
   // Without -I, which would ignore PYTHONHASHSEED; the environment has nothing else.
   Command command{.argv = {"/usr/bin/python3", "-s", "-P", "-X", "utf8", "-c",
-                           absl::StrCat(solution_py, driver_py), KindOf(launcher->tier())},
+                           absl::StrCat(solution_py, driver_py), KindOf(launcher->tier()),
+                           absl::StrCat(limits.box_bytes)},
                   .environment = {{"PYTHONHASHSEED", "0"}, {"PYTHONDONTWRITEBYTECODE", "1"}},
                   .limits = limits};
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Process> process, launcher->Start(command));

@@ -24,8 +24,10 @@ class Driver {
 
   // The reply to a test.
   struct TestReply {
-    std::string why;  // time, output, or empty: it ended by itself.
-    int code = -1;    // Its exit code, or -1.
+    // time, output, full (other sandboxes have filled the file system that it shares with them), or
+    // empty: it ended by itself.
+    std::string why;
+    int code = -1;  // Its exit code, or -1.
     double cpu_seconds = 0;
     std::string out, err, report;
   };

@@ -1,6 +1,7 @@
 """Runs tests of one program inside a sandbox, each in a fresh process.
 
-argv[1] is the kind of the sandbox: `namespaces` of its own, a `user` of its own, or `none`. The
+argv[1] is the kind of the sandbox: `namespaces` of its own, a `user` of its own, or `none`. argv[2]
+is how many bytes all files of a test may have. The
 working folder is that of the tests. Requests come on descriptor 0 and replies go to descriptor 1: a
 line of JSON each, followed by the raw bytes that it announces. The processes of tests are forked
 from this one, so that they start with the usual modules loaded, and hold none of its descriptors.
@@ -41,7 +42,10 @@ import traceback
 import types
 import typing
 
-KIND, BOX = sys.argv[1], os.getcwd()
+KIND, BOX, BOX_BYTES = sys.argv[1], os.getcwd(), int(sys.argv[2])
+# Whether other sandboxes write to the same file system.
+IS_SHARED = KIND != "namespaces" and not os.path.ismount(BOX)
+LEAST_FREE = 1 << 16
 FOLDERS = [BOX, "/tmp"] if KIND == "namespaces" else [BOX]
 PIECE = 1 << 16
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
@@ -168,6 +172,22 @@ def wipe():
             os._exit(4)
 
 
+def is_filled_by_others():
+    """Whether nothing more can be written, though this test has kept to its own limit."""
+    disk = os.statvfs(BOX)
+    has_blocks = disk.f_blocks == 0 or disk.f_bavail * disk.f_frsize >= LEAST_FREE
+    has_files = disk.f_files == 0 or disk.f_favail > 0
+    if not IS_SHARED or (has_blocks and has_files):
+        return False
+    own = 0
+    for path, folders, files in os.walk(BOX):
+        for name in folders:
+            if not os.path.islink(path + "/" + name):
+                os.chmod(path + "/" + name, 0o700)
+        own += sum(os.lstat(path + "/" + name).st_blocks * 512 for name in files)
+    return own < BOX_BYTES
+
+
 class Stream:
     """An output of the test's process, of which `limit` bytes are allowed and `kept` are kept."""
 
@@ -281,6 +301,9 @@ def run_test(task, test, data, binary):
         if stream.is_over():
             why = why or "output"
 
+    # Whatever the test did, it might have done otherwise.
+    if is_filled_by_others():
+        why = "full"
     reply = {"why": why, "cpu": cpu, "code": -1, "signal": 0}
     if status is not None:
         if os.WIFEXITED(status):
@@ -318,8 +341,13 @@ def main():
             continue
         binary = None
         if task["language"] == "binary":
-            with open(PROGRAM, "wb") as file:
-                file.write(program)
+            try:
+                with open(PROGRAM, "wb") as file:
+                    file.write(program)
+            except OSError:
+                send({"why": "full", "cpu": 0, "code": -1, "signal": 0}, [b"", b"", b""])
+                wipe()
+                continue
             os.chmod(PROGRAM, 0o700)
             binary = [PROGRAM]
         elif task["language"] == "compile":

@@ -7,6 +7,8 @@
 #include "absl/algorithm/container.h"
 #include "common/base/status.h"
 #include "common/verifiers/judge.h"
+#include "common/verifiers/plugin_spec.h"
+#include "nlohmann/json.hpp"
 #include "sluice/job/v1/job.pb.h"
 
 namespace sluice {
@@ -16,6 +18,29 @@ bool GradesSteps(const job::v1::RewardEntry& entry) {
   const auto kind = entry.args().fields().find("template");
   return entry.verifier() == "judge" && kind != entry.args().fields().end() &&
          kind->second.string_value() == "prm";
+}
+
+double NumberIn(const job::v1::RewardEntry& entry, const char* arg, double unsaid) {
+  const auto found = entry.args().fields().find(arg);
+  return found == entry.args().fields().end() ? unsaid : found->second.number_value();
+}
+
+// A call of a judge or plug-in and the wait before it take a timeout each, and both may be needed
+// twice: a judge's reply may be unreadable, and a plug-in's process may end.
+constexpr int kCallTimeouts = 4;
+
+// A program of the policy, and then a checker on what it printed.
+absl::Duration LongestProgram(const job::v1::Reward& reward, const job::v1::RewardEntry& entry) {
+  constexpr absl::Duration kGrace = absl::Seconds(10);  // For a sandbox beside the test.
+  constexpr absl::Duration kUsualWall = absl::Seconds(10);
+  constexpr double kMostTests = 100;
+  const absl::Duration wall = reward.sandbox().has_wall()
+                                  ? absl::Seconds(reward.sandbox().wall().seconds()) +
+                                        absl::Nanoseconds(reward.sandbox().wall().nanos())
+                                  : kUsualWall;
+  // A test whose result is in doubt runs twice.
+  const absl::Duration tests = NumberIn(entry, "max_tests", kMostTests) * (2 * wall + kGrace);
+  return 2 * (kLongestTurn + kLongestCompile + 2 * kGrace + tests);
 }
 
 }  // namespace
@@ -78,30 +103,51 @@ std::vector<const job::v1::RewardEntry*> PluginsOf(const job::v1::Reward& reward
   return plugins;
 }
 
+std::vector<const job::v1::RewardEntry*> PluginProgramsOf(const job::v1::Reward& reward) {
+  std::vector<const job::v1::RewardEntry*> plugins = PluginsOf(reward);
+  std::erase_if(plugins, [](const job::v1::RewardEntry* entry) {
+    const absl::StatusOr<nlohmann::json> args = VerifierArgs(*entry);
+    if (!args.ok()) return false;
+    const absl::StatusOr<PluginSpec> spec = ParsePluginSpec(*args);
+    return spec.ok() && spec->kind == PluginSpec::Kind::kGrpc;
+  });
+  return plugins;
+}
+
 bool ScoresOutside(const job::v1::Reward& reward, absl::string_view source) {
   return absl::c_any_of(reward.rewards(), [&](const job::v1::RewardEntry& entry) {
     const auto& sources = entry.when().data_source();
     const bool applies = sources.empty() || absl::c_linear_search(sources, source);
-    return applies && (entry.verifier() == "judge" || entry.verifier() == "plugin" ||
-                       entry.verifier() == "code");
+    return applies && !entry.has_shadow() &&
+           (entry.verifier() == "judge" || entry.verifier() == "plugin" ||
+            entry.verifier() == "code");
   });
 }
 
 bool ScoresGroups(const job::v1::Reward& reward) {
-  return absl::c_any_of(reward.rewards(),
-                        [](const auto& entry) { return entry.granularity() == "group"; });
+  return absl::c_any_of(reward.rewards(), [](const auto& entry) {
+    return entry.granularity() == "group" && !entry.has_shadow();
+  });
 }
 
-int LongestTimeouts(const job::v1::RewardEntry& entry) {
-  if (entry.has_shadow()) return 0;  // No task waits for it.
-  // A second call is made if the process ended during the first.
-  if (entry.verifier() == "plugin") return 4;
-  if (entry.verifier() != "judge") return 1;
-  const auto& args = entry.args().fields();
-  const auto votes = args.find("votes");
-  const int unsaid = GradesSteps(entry) ? kPrmVotes : 1;
-  // Each vote may be asked for twice.
-  return 4 * (votes == args.end() ? unsaid : static_cast<int>(votes->second.number_value()));
+absl::Duration LongestTry(const job::v1::Reward& reward) {
+  absl::Duration longest;
+  for (const job::v1::RewardEntry& entry : reward.rewards()) {
+    if (entry.has_shadow()) continue;  // No task waits for it.
+    const absl::Duration timeout =
+        absl::Seconds(entry.timeout().seconds()) + absl::Nanoseconds(entry.timeout().nanos());
+    if (entry.verifier() == "code") {
+      longest += LongestProgram(reward, entry);
+    } else if (entry.verifier() == "judge") {
+      const double votes = NumberIn(entry, "votes", GradesSteps(entry) ? kPrmVotes : 1);
+      longest += kCallTimeouts * votes * timeout;
+    } else if (entry.verifier() == "plugin") {
+      longest += kCallTimeouts * timeout;
+    } else {
+      longest += timeout;
+    }
+  }
+  return longest;
 }
 
 bool GivesTokenRewards(const job::v1::Reward& reward) {

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "common/scoring/scorer.h"
 
 namespace sluice::job::v1 {
@@ -34,17 +35,20 @@ bool RunsCode(const job::v1::Reward& reward);
 // The entries that a plug-in scores.
 std::vector<const job::v1::RewardEntry*> PluginsOf(const job::v1::Reward& reward);
 
-// Whether an entry scores whole groups, candidates included. Then the reward's task is one of a
-// group.
+// Those of them that are programs, which the job brings; servers are the operator's. What cannot be
+// read counts as a program.
+std::vector<const job::v1::RewardEntry*> PluginProgramsOf(const job::v1::Reward& reward);
+
+// Whether an entry that counts scores whole groups. Then the reward's task is one of a group.
 bool ScoresGroups(const job::v1::Reward& reward);
 
-// Whether a reward of this data source or dataset needs more than its own process: a judge, a
-// plug-in or a sandbox.
+// Whether the rewards that count for this data source or dataset need more than their own process:
+// a judge, a plug-in or a sandbox.
 bool ScoresOutside(const job::v1::Reward& reward, absl::string_view source);
 
-// How many of its timeouts a try of this entry can take: a judge or plug-in has one for each call,
-// and one for the wait before it. Of a candidate 0: no task waits for it.
-int LongestTimeouts(const job::v1::RewardEntry& entry);
+// How long a try of the reward's task may take: the entries that count, one after the other, each
+// with all its calls, votes and tests, and the waits before them.
+absl::Duration LongestTry(const job::v1::Reward& reward);
 
 // Whether an entry says what single tokens have earned. Then rollouts must write the field
 // answer_ends, and the field rew_tok comes with scores.

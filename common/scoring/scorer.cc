@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/digest.h"
 #include "common/base/id.h"
+#include "common/base/json_depth.h"
 #include "common/base/status.h"
 
 namespace sluice {
@@ -313,6 +314,17 @@ absl::StatusOr<std::vector<double>> TokenRewards(absl::Span<const Verdict::Credi
     }
   }
   return rewards;
+}
+
+absl::StatusOr<nlohmann::json> ParseRow(const std::string& text) {
+  constexpr size_t kMaxDepth = 100;  // Nesting of lists and objects.
+  if (const size_t depth = JsonDepth(text); depth > kMaxDepth) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the row nests ", depth, " levels deep; the limit is ", kMaxDepth));
+  }
+  nlohmann::json row = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!row.is_object()) return absl::InvalidArgumentError("the row is not a JSON object");
+  return row;
 }
 
 absl::StatusOr<std::string> LastAnswer(absl::string_view messages) {

@@ -149,6 +149,11 @@ class Scorer {
 absl::StatusOr<std::vector<double>> TokenRewards(absl::Span<const Verdict::Credit> credits,
                                                  absl::string_view ends, size_t text_bytes);
 
+// Parses the row that answers are scored by. Rows of prompts that came from outside were not
+// checked by a reader of data files.
+// INVALID_ARGUMENT: it is no JSON object, or nests too deeply.
+absl::StatusOr<nlohmann::json> ParseRow(const std::string& text);
+
 // The text of the last message of the assistant in `messages`, a JSON list of {role, content}.
 // INVALID_ARGUMENT: there is none.
 absl::StatusOr<std::string> LastAnswer(absl::string_view messages);

@@ -82,6 +82,10 @@ absl::StatusOr<PluginSpec> ParsePluginSpec(const nlohmann::json& args) {
     return BadPlugin("reload is \"", reload, "\"; wanted: auto or manual");
   spec.reload_by_itself = reload == "auto";
 
+  for (const char* const key : {"verl", "trl", "native", "exec", "grpc"}) {
+    if (args.contains(key) && (args.at(key) == "" || args.at(key) == nlohmann::json::array()))
+      return BadPlugin(key, " is empty; leave it out, or say what scores the answers");
+  }
   if (given + (spec.command.empty() ? 0 : 1) + (spec.server.empty() ? 0 : 1) != 1) {
     return absl::InvalidArgumentError(
         "plugin: args must have one of verl, trl, native (FILE.py:FUNCTION), exec (a command) and "

@@ -9,6 +9,7 @@
 #include "common/log/log.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/client.h"
+#include "common/rpc/method.h"
 #include "common/rpc/stream.h"
 #include "services/controller/spec.h"
 #include "services/controller/translate.h"
@@ -19,6 +20,9 @@
 namespace sluice::controller {
 namespace {
 constexpr int kThreads = 8;
+// Calls with a longer deadline wait for what people do, such as a plug-in that starts anew.
+constexpr absl::Duration kShortCall = absl::Seconds(10);
+constexpr int kLongThreads = 16;
 // Time limit of one SetJob call. If it passes, the core asks for another call.
 constexpr absl::Duration kSetJobTime = absl::Seconds(10);
 constexpr absl::Duration kReleaseTime = absl::Seconds(20);
@@ -36,13 +40,15 @@ struct Gathering {
 };
 }  // namespace
 
-Peers::Peers(std::string id) : id_(std::move(id)), pool_(kThreads), lines_pool_(kLinesThreads) {}
+Peers::Peers(std::string id)
+    : id_(std::move(id)), pool_(kThreads), long_pool_(kLongThreads), lines_pool_(kLinesThreads) {}
 
 Peers::~Peers() { Stop(); }
 
 void Peers::Stop() {
   cancel_.Trigger();
   pool_.Stop();
+  long_pool_.Stop();
   lines_pool_.Stop();
 }
 
@@ -115,8 +121,10 @@ void Peers::CallDaemon(const std::string& address,
                        std::shared_ptr<google::protobuf::Message> request,
                        std::shared_ptr<google::protobuf::Message> response,
                        std::function<void(absl::Status)> done) {
-  pool_.Run([this, address, request = std::move(request), response = std::move(response),
-             done = std::move(done)] {
+  const bool is_long = rpc::MethodOf(request->GetDescriptor()).deadline > kShortCall;
+  Pool& pool = is_long ? long_pool_ : pool_;
+  pool.Run([this, address, request = std::move(request), response = std::move(response),
+            done = std::move(done)] {
     const auto channel = channels_.Find(address);
     if (!channel.ok()) return done(channel.status());
     done(rpc::Call(**channel, *request, response.get(), {.cancel = &cancel_}));

@@ -48,7 +48,8 @@ class Peers {
   // Tries the call for 20 s. If it never arrives, the worker's leases end when they expire.
   void Release(const ReleaseCall& call);
   // Makes the unary call that takes messages of these types. The request's `call` field must have
-  // been filled in by FillCall().
+  // been filled in by FillCall(). Calls that may take long have threads of their own, so that they
+  // hold up no other.
   void CallDaemon(const std::string& address, std::shared_ptr<google::protobuf::Message> request,
                   std::shared_ptr<google::protobuf::Message> response,
                   std::function<void(absl::Status)> done);
@@ -77,6 +78,7 @@ class Peers {
   rpc::Cancel cancel_;
   rpc::ChannelCache channels_{rpc::kDaemonRoles};
   Pool pool_;
+  Pool long_pool_;
   Pool lines_pool_;
 };
 

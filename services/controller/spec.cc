@@ -62,8 +62,7 @@ void AddSources(const JobSpec& spec, queue::v1::QueueSpec* queue) {
   }
 }
 
-// The spec's whole reward block becomes one task. Each try of the task runs all entries, one after
-// the other, so their timeouts are added.
+// The spec's whole reward block becomes one task.
 void AddRewardTask(const JobSpec& spec, queue::v1::QueueSpec* queue) {
   queue::v1::TaskSpec& task = *queue->add_tasks();
   task.set_name("reward");
@@ -78,13 +77,11 @@ void AddRewardTask(const JobSpec& spec, queue::v1::QueueSpec* queue) {
   task.set_granularity(ScoresGroups(spec.reward()) ? common::v1::GRANULARITY_GROUP
                                                    : common::v1::GRANULARITY_TRAJECTORY);
   task.set_pool(TaskPoolOf(spec.reward()));
-  absl::Duration deadline;
   uint32_t tries = 1;
-  for (const job::v1::RewardEntry& entry : spec.reward().rewards()) {
-    deadline += rpc::FromProto(entry.timeout()) * LongestTimeouts(entry);
+  const job::v1::Reward counted = WithoutShadows(spec.reward());
+  for (const job::v1::RewardEntry& entry : counted.rewards())
     tries = std::max(tries, entry.tries());
-  }
-  *task.mutable_deadline() = rpc::ToProto(deadline);
+  *task.mutable_deadline() = rpc::ToProto(LongestTry(spec.reward()));
   task.set_tries(tries);
 }
 

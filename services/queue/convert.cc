@@ -266,7 +266,8 @@ absl::StatusOr<Release> FromProto(const v1::ReleaseRequest& request) {
   Release release{.worker = request.worker(),
                   .incarnation = request.incarnation(),
                   .reason = static_cast<ReleaseReason>(request.reason()),
-                  .not_before = rpc::FromProto(request.not_before())};
+                  .not_before = rpc::FromProto(request.not_before()),
+                  .cause = request.cause()};
   SLUICE_ASSIGN_OR_RETURN(release.leases, IdsFrom("leases", request.leases()));
   return release;
 }

@@ -58,8 +58,8 @@ class Metrics::Writer {
     for (const auto& [reason, count] : ledger.dropped)
       SetCounter("dropped_total", "Trajectories dropped.", count, "reason", reason);
     SetCounter("answers_saved_total",
-               "Answers that were not sampled, because the first wave of their group had equal "
-               "rewards (rollout.group.first_wave).",
+               "Answers that were not sampled, because their group ended with its first wave "
+               "(rollout.group.first_wave).",
                answers_saved);
     SetGauge("applied_trajectories", "Trajectories trained on and not yet durable.",
              Number(ledger.applied));

@@ -21,6 +21,12 @@ std::map<size_t, double> RewardsByPlace(const RuleScore& given) {
 }
 }  // namespace
 
+size_t ScoredAnswers::bytes() const {
+  size_t bytes = row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).size();
+  for (const Answer& answer : answers) bytes += answer.text.size();
+  return bytes;
+}
+
 void Comparison::Add(const ScoredAnswers& scored, const std::string& used, const Scorer& scorer,
                      const std::string& candidate) {
   const auto before = scored.scores.find(used);

@@ -16,8 +16,12 @@ struct ScoredAnswers {
   std::vector<Answer> answers;
   nlohmann::json row;
   std::string source;
-  // By the name of each rule the score of each answer; none where it gave no number.
+  // By the name of each rule the score of each answer, without its weight; none where it gave no
+  // number.
   std::map<std::string, std::vector<std::optional<RuleScore>>> scores;
+
+  // About how many bytes they take in memory.
+  size_t bytes() const;
 };
 
 // How the scores of a candidate compare with those that were used.

@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/base/status_text.h"
 #include "common/log/log.h"
+#include "common/rpc/convert.h"
 #include "common/scoring/job_scorer.h"
 
 namespace sluice::reward {
@@ -18,12 +19,6 @@ namespace {
 constexpr size_t kNewestAnswers = 32, kLargestAnswer = 64 << 10;
 constexpr absl::Duration kNewStart = absl::Seconds(40);        // A new version has started by then.
 constexpr absl::Duration kCandidateAnswer = absl::Seconds(1);  // It may delay no job.
-
-size_t SizeOf(const ScoredAnswers& scored) {
-  size_t bytes = scored.row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).size();
-  for (const Answer& answer : scored.answers) bytes += answer.text.size();
-  return bytes;
-}
 
 }  // namespace
 
@@ -45,7 +40,8 @@ absl::Status JobRewards::Start() {
                         .key = args.dump(),
                         .spec = std::move(spec),
                         .scores_groups = entry->granularity() == "group",
-                        .counts = !entry->has_shadow()});
+                        .counts = !entry->has_shadow(),
+                        .shadow = entry->shadow()});
   }
   auto plugins = std::make_shared<Plugins>();
   for (const Entry& entry : entries_) {
@@ -59,7 +55,10 @@ absl::Status JobRewards::Start() {
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const Scorer> scorer, MakeScorerOf(plugins));
   if (!scorer->shadows().empty()) shadows_ = std::make_unique<Shadows>(options_.metrics);
   SetVersion({.plugins = std::move(plugins), .scorer = std::move(scorer)});
-  if (!entries_.empty() && !options_.deterministic) thread_ = std::thread([this] { Run(); });
+  if (!entries_.empty() && !options_.deterministic) {
+    thread_ = std::thread([this] { Run(); });
+    late_thread_ = std::thread([this] { AnswerLate(); });
+  }
   return absl::OkStatus();
 }
 
@@ -81,14 +80,15 @@ absl::StatusOr<std::shared_ptr<PluginHost>> JobRewards::StartPlugin(const Entry&
     options.optional = true;
     options.version_timeout = kCandidateAnswer;
     options.on_broken = [this, name = entry.name](const absl::Status& why) {
-      Tell("shadow_broken",
+      Tell(common::v1::SEVERITY_WARNING, "shadow_broken",
            absl::StrCat("candidate ", name, " is not compared: ", StatusText(why)));
     };
   }
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<PluginHost> host, PluginHost::Make(std::move(options)));
   if (host->version().empty()) {
-    Tell("shadow_broken", absl::StrCat("candidate ", entry.name, " is not compared until plug-in ",
-                                       host->source().name(), " answers"));
+    Tell(common::v1::SEVERITY_WARNING, "shadow_broken",
+         absl::StrCat("candidate ", entry.name, " is not compared until plug-in ",
+                      host->source().name(), " answers"));
   }
 
   MutexLock lock(&mu_);
@@ -138,6 +138,7 @@ void JobRewards::SetVersion(Version version) {
     replaced = std::exchange(version_, version);
     use = use_;
   }
+  if (shadows_ != nullptr) TellCompared(shadows_->Use(*version.scorer));
   if (use) use(version.scorer);
 }
 
@@ -146,7 +147,12 @@ void JobRewards::Follow(std::function<void(std::shared_ptr<const Scorer>)> use) 
     MutexLock lock(&mu_);
     use_ = use;
   }
-  use(scorer());
+  // Another one may come meanwhile, and be handed over before this one is.
+  std::shared_ptr<const Scorer> used;
+  do {
+    used = scorer();
+    use(used);
+  } while (used != scorer());
 }
 
 absl::StatusOr<uint32_t> JobRewards::Capacity(uint32_t most) const {
@@ -189,7 +195,7 @@ absl::Status JobRewards::broken() const {
 }
 
 void JobRewards::NoteScored(std::shared_ptr<const Scorer> scorer, ScoredAnswers scored) {
-  if (!entries_.empty() && SizeOf(scored) <= kLargestAnswer) {
+  if (!entries_.empty() && scored.bytes() <= kLargestAnswer) {
     MutexLock lock(&mu_);
     newest_.push_back(scored);
     size_t answers = 0;
@@ -204,8 +210,7 @@ void JobRewards::NoteScored(std::shared_ptr<const Scorer> scorer, ScoredAnswers 
 
 void JobRewards::Describe(v1::DescribeResponse* out) const {
   const Version version = current();
-  const std::map<std::string, Shadows::Result> shadows =
-      shadows_ == nullptr ? std::map<std::string, Shadows::Result>() : shadows_->results();
+  const Shadows::Results shadows = shadows_ == nullptr ? Shadows::Results() : shadows_->results();
   out->set_generation(version.scorer->generation());
   MutexLock lock(&mu_);
   for (const job::v1::RewardEntry& entry : options_.reward.rewards()) {
@@ -233,6 +238,7 @@ void JobRewards::Describe(v1::DescribeResponse* out) const {
     shadow.set_other_values(comparison.other_values);
     shadow.set_other_places(comparison.other_places);
     shadow.set_step_distance(comparison.step_distance);
+    *shadow.mutable_since() = rpc::ToProto(result->second.since);
   }
 }
 
@@ -245,24 +251,33 @@ void JobRewards::Stop() {
     hosts = hosts_;
   }
   changed_.NotifyAll();
+  asked_.NotifyAll();
   stop_->Trigger();
   for (const std::weak_ptr<PluginHost>& host : hosts) {
     if (const std::shared_ptr<PluginHost> running = host.lock()) running->Stop();
   }
   options_.sandboxes.Stop();
   if (thread_.joinable()) thread_.join();
+  if (late_thread_.joinable()) late_thread_.join();
   if (shadows_ == nullptr || !first) return;
   shadows_->Stop();
-  // The counts end with this object, so the job's events keep them.
-  for (const auto& [name, result] : shadows_->results()) {
-    Tell("shadow_compared", absl::StrCat("candidate ", name, " of reward ", result.of, ": ",
-                                         result.comparison.Describe()));
+  TellCompared(shadows_->results());
+}
+
+// The counts end, so the job's events keep them.
+void JobRewards::TellCompared(const Shadows::Results& results) const {
+  for (const auto& [name, result] : results) {
+    if (result.comparison.both() + result.comparison.unscorable == 0) continue;
+    Tell(common::v1::SEVERITY_INFO, "shadow_compared",
+         absl::StrCat("candidate ", name, " of reward ", result.of, ": ",
+                      result.comparison.Describe()));
   }
 }
 
-void JobRewards::Tell(const char* code, std::string message) const {
-  log::Warning(code, {{"job_id", options_.job_name}, {"message", message}});
-  if (options_.on_event) options_.on_event(code, std::move(message));
+void JobRewards::Tell(common::v1::Severity severity, const char* code, std::string message) const {
+  log::Write(severity == common::v1::SEVERITY_INFO ? log::Level::kInfo : log::Level::kWarning, code,
+             {{"job_id", options_.job_name}, {"message", message}});
+  if (options_.on_event) options_.on_event(severity, code, std::move(message));
 }
 
 }  // namespace sluice::reward

@@ -20,6 +20,7 @@
 #include "services/reward/metrics.h"
 #include "services/reward/sandboxes.h"
 #include "services/reward/shadows.h"
+#include "sluice/common/v1/common.pb.h"
 #include "sluice/job/v1/spec.pb.h"
 #include "sluice/reward/v1/reward.pb.h"
 
@@ -33,8 +34,8 @@ namespace sluice::reward {
 // are scored by it too, to say how it differs, and there is a new scorer, of another generation.
 // The old plug-in runs as long as its scorer is used. If the new one fails, nothing changes.
 //
-// Owns two threads at most: one for new versions, if the job has plug-ins, and that of Shadows.
-// Thread-safe.
+// Owns three threads at most: one for new versions and one that answers whoever waits too long for
+// them, if the job has plug-ins, and that of Shadows. Thread-safe.
 class JobRewards {
  public:
   struct Options {
@@ -50,10 +51,13 @@ class JobRewards {
     Metrics metrics;
     // Called on a thread of its own when a plug-in that counts cannot be started, with the reason.
     std::function<void(absl::Status why)> on_broken;
-    // Called with what people should know: a warning, with a code and a message. May be null.
-    std::function<void(const char* code, std::string message)> on_event;
+    // Called with what people should know. May be null.
+    std::function<void(common::v1::Severity severity, const char* code, std::string message)>
+        on_event;
     absl::Duration watch_every = absl::Seconds(2);     // How often plug-ins are looked at.
     absl::Duration decide_within = absl::Seconds(50);  // Reload() is answered by then.
+    // A new version has this long to start, also while all sandboxes are taken.
+    absl::Duration start_within = absl::Minutes(2);
   };
   // Begins to start the plug-ins. Errors as PluginHost::Make() and MakeScorer().
   static absl::StatusOr<std::unique_ptr<JobRewards>> Make(Options options);
@@ -102,6 +106,7 @@ class JobRewards {
     PluginSpec spec;
     bool scores_groups = false;
     bool counts = true;  // It is no candidate.
+    std::string shadow;  // Name of the reward that a candidate may replace.
   };
   // A plug-in, as it was when it was last looked at.
   struct Watched {
@@ -110,9 +115,10 @@ class JobRewards {
   };
   struct Request {
     std::string reward;  // Empty: all.
-    Reloaded done;       // Null once it was called.
+    Reloaded done;       // Null once it was called. Guarded by mu_.
     absl::Duration deadline;
   };
+  using Answer = absl::StatusOr<v1::ReloadResponse>;
 
   explicit JobRewards(Options options);
   absl::Status Start();
@@ -122,22 +128,32 @@ class JobRewards {
       const std::shared_ptr<const Plugins>& plugins) const;
   Version current() const;
   void SetVersion(Version version);
+  // Answers the request, unless that was done.
+  void Finish(const std::shared_ptr<Request>& request, Answer answer);
+  // What its caller gets at its deadline.
+  v1::ReloadResponse NotDecided(const Request& request) const;
+  // Runs on a thread of its own: the one for new versions may be in the middle of one.
+  void AnswerLate();
 
   // These run on the thread for new versions alone.
   void Run();
   // The entries whose plug-ins have changed, but not since the look before.
   std::vector<const Entry*> FindChanged();
-  // Loads these entries anew where their plug-ins have changed. `request` may be null.
-  v1::ReloadResponse Load(const std::vector<const Entry*>& entries, Request* request);
+  // Loads these entries anew where their plug-ins have changed.
+  v1::ReloadResponse Load(const std::vector<const Entry*>& entries);
   // Starts a new version of the plug-in and waits until it runs. Null: it has not changed.
-  // FAILED_PRECONDITION and others: it does not run.
-  absl::StatusOr<std::shared_ptr<PluginHost>> StartNew(const Entry& entry, const Version& before,
-                                                       Request* request);
-  // How the scores of `candidate` differ from those that the newest answers got.
-  std::string CompareWithNewest(const Scorer& candidate, const std::string& reward) const;
+  // RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED: it could not start now. FAILED_PRECONDITION and others:
+  // it does not run.
+  absl::StatusOr<std::shared_ptr<PluginHost>> StartNew(const Entry& entry, const Version& before);
+  // How the scores of `candidate` by the entry differ from those that the newest answers got.
+  std::string CompareWithNewest(const Scorer& candidate, const Entry& entry) const;
+  // Tells people what has become of new versions. `known`: what failed in the same way before.
+  void TellLoaded(const v1::ReloadResponse& response,
+                  const std::map<std::string, std::string>& known) const;
 
   std::vector<const Entry*> FindEntries(const std::string& reward) const;
-  void Tell(const char* code, std::string message) const;
+  void Tell(common::v1::Severity severity, const char* code, std::string message) const;
+  void TellCompared(const Shadows::Results& results) const;
 
   const Options options_;
   const std::shared_ptr<rpc::Cancel> stop_ = std::make_shared<rpc::Cancel>();  // Of judges' calls.
@@ -146,7 +162,8 @@ class JobRewards {
   std::map<std::string, Watched> watched_;  // By key; of the thread for new versions.
 
   mutable Mutex mu_;
-  CondVar changed_;
+  CondVar changed_;  // For the thread for new versions: a request, or the end.
+  CondVar asked_;    // For the thread that answers late: the same.
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   Version version_ ABSL_GUARDED_BY(mu_);  // In use.
   // All plug-ins that still run, to be stopped, and those of each generation.
@@ -155,9 +172,10 @@ class JobRewards {
   std::function<void(std::shared_ptr<const Scorer>)> use_ ABSL_GUARDED_BY(mu_);
   // Why the new version of a reward is not used, by its name.
   std::map<std::string, std::string> messages_ ABSL_GUARDED_BY(mu_);
-  std::deque<Request> requests_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::shared_ptr<Request>> requests_ ABSL_GUARDED_BY(mu_);    // Not begun.
+  std::deque<std::shared_ptr<Request>> unanswered_ ABSL_GUARDED_BY(mu_);  // By deadline.
   std::deque<ScoredAnswers> newest_ ABSL_GUARDED_BY(mu_);
-  std::thread thread_;
+  std::thread thread_, late_thread_;
 };
 
 }  // namespace sluice::reward

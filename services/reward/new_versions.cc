@@ -1,7 +1,6 @@
 // How new versions of plug-ins are found, started, and put to use.
 #include "services/reward/job_rewards.h"
 
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -17,11 +16,17 @@ namespace {
 // The newest answers are scored by a new version for so long at most.
 constexpr absl::Duration kCompareTime = absl::Seconds(5);
 constexpr absl::Duration kAnswer = absl::Seconds(10);  // For a server to say its version.
-constexpr absl::Duration kLook = absl::Milliseconds(200);
-// A new version has this long to start, also while all sandboxes are taken.
-constexpr absl::Duration kGiveUp = absl::Minutes(2);
 
 absl::Duration Now() { return Clock::Real()->Monotonic(); }
+
+// Whether the same files may run later: all sandboxes are taken, for example.
+bool IsForNow(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) || absl::IsDeadlineExceeded(status);
+}
+
+std::string NotUsed(const v1::Reloaded& row) {
+  return absl::StrCat("new files are not used: ", row.message());
+}
 
 }  // namespace
 
@@ -53,9 +58,12 @@ void JobRewards::Reload(const std::string& reward, Reloaded done) {
   {
     MutexLock lock(&mu_);
     if (!stopping_) {
-      requests_.push_back(
-          {.reward = reward, .done = std::move(done), .deadline = Now() + options_.decide_within});
+      const auto request = std::make_shared<Request>(Request{
+          .reward = reward, .done = std::move(done), .deadline = Now() + options_.decide_within});
+      requests_.push_back(request);
+      unanswered_.push_back(request);
       changed_.NotifyAll();
+      asked_.NotifyAll();
       return;
     }
   }
@@ -67,91 +75,116 @@ void JobRewards::Run() {
   while (!stopping_) {
     if (requests_.empty()) changed_.WaitFor(&mu_, options_.watch_every);
     if (stopping_) break;
-    std::optional<Request> request;
+    std::shared_ptr<Request> request;
     if (!requests_.empty()) {
       request = std::move(requests_.front());
       requests_.pop_front();
     }
     mu_.Unlock();
-    if (request) {
-      v1::ReloadResponse response = Load(FindEntries(request->reward), &*request);
-      if (request->done) request->done(std::move(response));
+    if (request != nullptr) {
+      Finish(request, Load(FindEntries(request->reward)));
     } else if (const std::vector<const Entry*> changed = FindChanged(); !changed.empty()) {
-      Load(changed, nullptr);
+      Load(changed);
     }
     mu_.Lock();
   }
-  const std::deque<Request> rest = std::exchange(requests_, {});
+  const std::deque<std::shared_ptr<Request>> rest = std::exchange(requests_, {});
   mu_.Unlock();
-  for (const Request& request : rest) request.done(absl::UnavailableError("the job ends"));
+  for (const auto& request : rest) Finish(request, absl::UnavailableError("the job ends"));
   mu_.Lock();
 }
 
+void JobRewards::Finish(const std::shared_ptr<Request>& request, Answer answer) {
+  Reloaded done;
+  {
+    MutexLock lock(&mu_);
+    std::erase(unanswered_, request);
+    done = std::exchange(request->done, nullptr);
+  }
+  if (done) done(std::move(answer));
+}
+
+void JobRewards::AnswerLate() {
+  MutexLock lock(&mu_);
+  while (!stopping_) {
+    if (unanswered_.empty()) {
+      asked_.Wait(&mu_);
+      continue;
+    }
+    // Each request has as long as the others, so the first has the first deadline.
+    const std::shared_ptr<Request> first = unanswered_.front();
+    if (const absl::Duration left = first->deadline - Now(); left > absl::ZeroDuration()) {
+      asked_.WaitFor(&mu_, left);
+      continue;
+    }
+    mu_.Unlock();
+    Finish(first, NotDecided(*first));
+    mu_.Lock();
+  }
+}
+
+v1::ReloadResponse JobRewards::NotDecided(const Request& request) const {
+  const Version version = current();
+  v1::ReloadResponse late;
+  late.set_generation(version.scorer->generation());
+  for (const Entry* const entry : FindEntries(request.reward)) {
+    v1::Reloaded& row = *late.add_rewards();
+    row.set_name(entry->name);
+    row.set_outcome(v1::RELOAD_OUTCOME_STARTING);
+    row.set_before(version.scorer->versions().at(entry->name));
+    row.set_message("it is still starting; `sluice reward show` tells what becomes of it");
+  }
+  return late;
+}
+
 std::vector<const JobRewards::Entry*> JobRewards::FindChanged() {
+  // Whether the plug-in has changed, and not since the look before.
+  const auto look = [](Watched& watched, std::string stamp) {
+    if (stamp == watched.stamp) return std::exchange(watched.changed, false);
+    watched.stamp = std::move(stamp);
+    watched.changed = true;
+    return false;
+  };
+
   std::vector<const Entry*> found;
-  std::set<std::string> keys;  // Of `found`.
+  std::map<std::string, bool> looked;  // By key: entries may share a plug-in.
   const Version version = current();
   for (const Entry& entry : entries_) {
     if (!entry.spec.reload_by_itself) continue;
-    if (keys.contains(entry.key)) {
-      found.push_back(&entry);
-      continue;
-    }
-    Watched& watched = watched_[entry.key];
-    const std::string stamp = version.plugins->at(entry.key)->source().Stamp();
-    if (stamp != watched.stamp) {
-      watched.stamp = stamp;
-      watched.changed = true;
-      continue;
-    }
-    if (!std::exchange(watched.changed, false)) continue;
-    keys.insert(entry.key);
-    found.push_back(&entry);
+    const auto [it, first] = looked.try_emplace(entry.key, false);
+    if (first)
+      it->second = look(watched_[entry.key], version.plugins->at(entry.key)->source().Stamp());
+    if (it->second) found.push_back(&entry);
   }
   return found;
 }
 
 absl::StatusOr<std::shared_ptr<PluginHost>> JobRewards::StartNew(const Entry& entry,
-                                                                 const Version& before,
-                                                                 Request* request) {
+                                                                 const Version& before) {
   const PluginHost& running = *before.plugins->at(entry.key);
   watched_[entry.key] = {.stamp = running.source().Stamp()};
   SLUICE_ASSIGN_OR_RETURN(const std::string version, running.source().Version(kAnswer));
   if (version == running.version()) return nullptr;
 
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<PluginHost> host, StartPlugin(entry, /*again=*/true));
-  const absl::Duration end = Now() + kGiveUp;
-  while (true) {
-    const absl::Status started = host->AwaitStart(kLook);
-    if (started.ok()) return host;
-    if (!absl::IsDeadlineExceeded(started) || Now() >= end) return started;
-    if (request == nullptr || !request->done || Now() < request->deadline) continue;
-
-    v1::ReloadResponse late;
-    late.set_generation(before.scorer->generation());
-    for (const Entry* const asked : FindEntries(request->reward)) {
-      v1::Reloaded& row = *late.add_rewards();
-      row.set_name(asked->name);
-      row.set_outcome(v1::RELOAD_OUTCOME_STARTING);
-      row.set_before(before.scorer->versions().at(asked->name));
-      row.set_message("it is still starting; `sluice reward show` tells what becomes of it");
-    }
-    std::exchange(request->done, nullptr)(std::move(late));
-  }
+  SLUICE_RETURN_IF_ERROR(host->AwaitStart(options_.start_within));
+  return host;
 }
 
-v1::ReloadResponse JobRewards::Load(const std::vector<const Entry*>& entries, Request* request) {
+v1::ReloadResponse JobRewards::Load(const std::vector<const Entry*>& entries) {
   const Version before = current();
   auto plugins = std::make_shared<Plugins>(*before.plugins);
   std::map<std::string, absl::StatusOr<std::shared_ptr<PluginHost>>> started;  // By key.
   bool any = false;
   for (const Entry* const entry : entries) {
     if (started.contains(entry->key)) continue;
-    auto host = StartNew(*entry, before, request);
+    auto host = StartNew(*entry, before);
     if (host.ok() && *host != nullptr) {
       (*plugins)[entry->key] = *host;
       any = true;
     }
+    // The files are as good as before. FindChanged() brings them again.
+    if (IsForNow(host.status())) watched_[entry->key].changed = true;
     started.emplace(entry->key, std::move(host));
   }
 
@@ -176,43 +209,58 @@ v1::ReloadResponse JobRewards::Load(const std::vector<const Entry*>& entries, Re
     if (!failed.ok()) {
       row.set_outcome(v1::RELOAD_OUTCOME_FAILED);
       row.set_message(StatusText(failed));
+      if (IsForNow(failed)) {
+        row.set_message(absl::StrCat(row.message(), "; ",
+                                     entry->spec.reload_by_itself
+                                         ? "they are tried again by themselves"
+                                         : "ask for them again: sluice reward reload"));
+      }
     } else if (*host == nullptr) {
       row.set_outcome(v1::RELOAD_OUTCOME_UNCHANGED);
     } else {
       row.set_outcome(v1::RELOAD_OUTCOME_LOADED);
-      row.set_message(CompareWithNewest(*scorer, entry->name));
+      row.set_message(CompareWithNewest(*scorer, *entry));
     }
   }
   response.set_generation(scorer->generation());
 
+  std::map<std::string, std::string> known;
   {
     MutexLock lock(&mu_);
     if (stopping_) return response;
+    known = messages_;
     for (const v1::Reloaded& row : response.rewards()) {
-      if (row.outcome() == v1::RELOAD_OUTCOME_FAILED)
-        messages_[row.name()] = absl::StrCat("the new version is not used: ", row.message());
+      if (row.outcome() == v1::RELOAD_OUTCOME_FAILED) messages_[row.name()] = NotUsed(row);
       else messages_.erase(row.name());
     }
   }
   if (scorer != before.scorer) SetVersion({.plugins = plugins, .scorer = scorer});
+  TellLoaded(response, known);
+  return response;
+}
+
+void JobRewards::TellLoaded(const v1::ReloadResponse& response,
+                            const std::map<std::string, std::string>& known) const {
   for (const v1::Reloaded& row : response.rewards()) {
-    if (row.outcome() == v1::RELOAD_OUTCOME_FAILED) {
-      Tell("reward_reload_failed",
+    const auto before = known.find(row.name());
+    const bool is_news = before == known.end() || before->second != NotUsed(row);
+    if (row.outcome() == v1::RELOAD_OUTCOME_FAILED && is_news) {
+      Tell(common::v1::SEVERITY_WARNING, "reward_reload_failed",
            absl::StrCat("reward ", row.name(), " goes on as version ", row.before(),
                         ", and its new version is not used: ", row.message()));
     }
     if (row.outcome() == v1::RELOAD_OUTCOME_LOADED) {
-      Tell("reward_reloaded",
+      Tell(common::v1::SEVERITY_INFO, "reward_reloaded",
            absl::StrCat("reward ", row.name(), " goes on as version ", row.after(), " (it was ",
                         row.before(), "), in generation ",
                         absl::Hex(response.generation(), absl::kZeroPad8), ": ", row.message()));
     }
   }
-  return response;
 }
 
-std::string JobRewards::CompareWithNewest(const Scorer& candidate,
-                                          const std::string& reward) const {
+std::string JobRewards::CompareWithNewest(const Scorer& candidate, const Entry& entry) const {
+  // Answers have no scores by candidates, but by what these may replace.
+  const std::string& used = entry.counts ? entry.name : entry.shadow;
   std::deque<ScoredAnswers> newest;
   {
     MutexLock lock(&mu_);
@@ -222,9 +270,10 @@ std::string JobRewards::CompareWithNewest(const Scorer& candidate,
   Comparison comparison;
   for (const ScoredAnswers& scored : newest) {
     if (Now() >= end) break;
-    comparison.Add(scored, reward, candidate, reward);
+    comparison.Add(scored, used, candidate, entry.name);
   }
-  return comparison.Describe();
+  return absl::StrCat(entry.counts ? "" : absl::StrCat("compared with reward ", used, ", "),
+                      comparison.Describe());
 }
 
 }  // namespace sluice::reward

@@ -5,7 +5,6 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/digest.h"
 #include "common/base/loopback.h"
 #include "common/base/status.h"
@@ -42,17 +41,6 @@ uint32_t MostOfEvaluations(const job::v1::JobSpec& spec, const JobRewards& rewar
   return std::max(1u, static_cast<uint32_t>(MostWaiting(spec, rewards) * spec.eval().share()));
 }
 
-// The plug-ins that are programs, which the job brings; servers are the operator's.
-std::vector<const job::v1::RewardEntry*> PluginProgramsOf(const job::v1::Reward& reward) {
-  std::vector<const job::v1::RewardEntry*> plugins = PluginsOf(reward);
-  std::erase_if(plugins, [](const job::v1::RewardEntry* entry) {
-    return entry->args().fields().contains("grpc");
-  });
-  return plugins;
-}
-
-const auto kNameOfEntry = [](std::string* out, const auto& entry) { out->append(entry.first); };
-
 }  // namespace
 
 absl::StatusOr<RewardProgram::PluginRights> RewardProgram::ParseRights(const std::string& word) {
@@ -85,7 +73,14 @@ absl::StatusOr<std::unique_ptr<RewardProgram>> RewardProgram::Make(const daemon:
   if (const std::string file = host.flags->OwnFlag(kPluginServersFlag); !file.empty()) {
     SLUICE_ASSIGN_OR_RETURN(plugin_servers, ReadPluginServers(file));
   }
-  SLUICE_RETURN_IF_ERROR(ReadCodeServerFlags(*host.flags).status());
+  SLUICE_ASSIGN_OR_RETURN(const run_code::HttpServer::Options serve,
+                          ReadCodeServerFlags(*host.flags));
+  if (!host.flags->OwnFlag(kUnsafeFlag).empty() && ServesCode(*host.flags) &&
+      !IsLoopback(serve.address.substr(0, serve.address.rfind(':')))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kUnsafeFlag, " is for debugging on one machine, but --serve-code is ",
+                     serve.address, "; serve on 127.0.0.1, or leave the flag out"));
+  }
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<run_code::Client> code_server,
                           MakeCodeClient(*host.flags));
   return absl::WrapUnique(new RewardProgram(host, std::move(judges), rights,
@@ -140,6 +135,14 @@ absl::Status RewardProgram::StartCodeServer() {
   SLUICE_ASSIGN_OR_RETURN(run_code::HttpServer::Options options, ReadCodeServerFlags(*host_.flags));
   if (!ServesCode(*host_.flags)) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(sandbox::CodeSandboxes* const sandboxes, sandboxes_.Shared());
+  // Whoever reaches the address could do there what this user may.
+  if (sandboxes->launcher()->tier() == sandbox::Tier::kUnsafe) {
+    return ErrorWith(
+        absl::StatusCode::kFailedPrecondition,
+        {.reason = "NO_SANDBOX", .hint = "leave --serve-code out, or serve where a sandbox works"},
+        absl::StrCat("--serve-code serves sandboxes, and this machine has none: ",
+                     sandboxes->launcher()->why_not_stronger()));
+  }
   code_service_ = std::make_unique<run_code::Service>(sandboxes);
   SLUICE_ASSIGN_OR_RETURN(
       code_server_,
@@ -339,12 +342,22 @@ absl::StatusOr<std::shared_ptr<JobRewards>> RewardProgram::MakeRewards(
     SLUICE_ASSIGN_OR_RETURN(options.launch, sandboxes_.MakePluginLaunch(spec.reward()));
     options.folders = kSandboxProgramFolders;
   }
-  SLUICE_ASSIGN_OR_RETURN(options.sandboxes, sandboxes_.Make(spec.reward()));
+  absl::StatusOr<Sandboxes::OfJob> sandboxes = sandboxes_.Make(spec.reward());
+  if (sandboxes.ok()) {
+    options.sandboxes = *std::move(sandboxes);
+  } else if (RunsCode(WithoutShadows(spec.reward()))) {
+    return sandboxes.status();
+  } else {
+    RaiseEvent(id, common::v1::SEVERITY_WARNING, "shadow_broken",
+               absl::StrCat("candidates that run programs are not compared: ",
+                            StatusText(sandboxes.status())));
+  }
   options.on_broken = [this, id](absl::Status why) {
     ReportProgress(id, false, "failed", StatusText(why));
   };
-  options.on_event = [this, id](const char* code, std::string message) {
-    RaiseWarning(id, code, std::move(message));
+  options.on_event = [this, id](common::v1::Severity severity, const char* code,
+                                std::string message) {
+    RaiseEvent(id, severity, code, std::move(message));
   };
   return JobRewards::Make(std::move(options));
 }
@@ -355,13 +368,10 @@ absl::StatusOr<std::map<std::string, JudgeClient*>> RewardProgram::FindJudges(
   for (const std::string& name : JudgesOf(spec.reward())) {
     const auto it = judges_.find(name);
     if (it == judges_.end()) {
-      return ErrorWith(
-          absl::StatusCode::kNotFound,
-          {.reason = "NO_JUDGE",
-           .hint = "the operator names judges in the file of sluice-reward's flag --judges"},
-          absl::StrCat("reward daemon ", host_.flags->id, " has no judge \"", name,
-                       "\"; its judges are: ",
-                       judges_.empty() ? "none" : absl::StrJoin(judges_, ", ", kNameOfEntry)));
+      std::vector<std::string> known;
+      for (const auto& [other, unused] : judges_) known.push_back(other);
+      return NoJudge(absl::StrCat("reward daemon ", host_.flags->id), name, known,
+                     "the operator names judges in the file of sluice-reward's flag --judges");
     }
     judges[name] = it->second.get();
   }
@@ -374,15 +384,16 @@ absl::Status RewardProgram::CheckRows(const registry::v1::Assignment& assignment
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> remarks, CheckData(spec, scorer));
   for (const std::string& remark : remarks) {
     log::Warning("rows_unscorable", {{"job_id", spec.name()}, {"message", remark}});
-    RaiseWarning(assignment.job(), "rows_unscorable", remark);
+    RaiseEvent(assignment.job(), common::v1::SEVERITY_WARNING, "rows_unscorable", remark);
   }
   return absl::OkStatus();
 }
 
-void RewardProgram::RaiseWarning(const std::string& job, const char* code, std::string message) {
+void RewardProgram::RaiseEvent(const std::string& job, common::v1::Severity severity,
+                               const char* code, std::string message) {
   common::v1::Event event;
   event.set_job(job);
-  event.set_severity(common::v1::SEVERITY_WARNING);
+  event.set_severity(severity);
   event.set_code(code);
   event.set_message(std::move(message));
   link_->RaiseEvent(std::move(event));

@@ -83,7 +83,8 @@ class RewardProgram : public daemon::Program {
   absl::StatusOr<std::map<std::string, JudgeClient*>> FindJudges(
       const job::v1::JobSpec& spec) const;
   // Sends an event of the job to the controller.
-  void RaiseWarning(const std::string& job, const char* code, std::string message);
+  void RaiseEvent(const std::string& job, common::v1::Severity severity, const char* code,
+                  std::string message);
 
   // What RewardService answers.
   absl::StatusOr<v1::DescribeResponse> Describe(const std::string& job) const;

@@ -102,7 +102,10 @@ absl::StatusOr<Sandboxes::OfJob> Sandboxes::Make(const job::v1::Reward& reward) 
   if (!RunsCode(reward)) return OfJob{};
   if (server_ != nullptr && WantsServer(reward)) {
     SLUICE_RETURN_IF_ERROR(CheckServerLimits(reward));
-    return MakeRemote(reward);
+    OfJob job = MakeRemote(reward);
+    // Training does not wait for candidates, nor for what only these use.
+    if (!RunsCode(WithoutShadows(reward))) job.capacity = nullptr;
+    return job;
   }
   if (reward.sandbox().tier() == kServerTier) {
     return ErrorWith(absl::StatusCode::kFailedPrecondition,
@@ -144,7 +147,8 @@ absl::StatusOr<LaunchPlugin> Sandboxes::MakePluginLaunch(const job::v1::Reward& 
     }
     launcher = plugins_.get();
   }
-  SLUICE_RETURN_IF_ERROR(CheckTier(reward, *launcher));
+  // A server runs no plug-ins, so that its tier says nothing about them.
+  if (reward.sandbox().tier() != kServerTier) SLUICE_RETURN_IF_ERROR(CheckTier(reward, *launcher));
   sandbox::Limits limits;
   limits.address_space_bytes = 0;  // Interpreters reserve more than they use.
   if (reward.has_sandbox()) {

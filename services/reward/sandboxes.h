@@ -50,8 +50,9 @@ class Sandboxes {
   // INVALID_ARGUMENT: the job wants limits that a server's sandboxes do not have.
   absl::StatusOr<OfJob> Make(const job::v1::Reward& reward);
 
-  // How to start the job's plug-ins in sandboxes, with the limits of its block reward.sandbox on
-  // cores, memory and processes. This object must outlive them. Errors as Make().
+  // How to start the job's plug-ins in sandboxes of this machine, with the limits of its block
+  // reward.sandbox on cores, memory and processes. Its tier T2 is that of programs alone. This
+  // object must outlive them. Errors as Make().
   absl::StatusOr<LaunchPlugin> MakePluginLaunch(const job::v1::Reward& reward);
 
  private:

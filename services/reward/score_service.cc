@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/json_depth.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/base/work_threads.h"
@@ -21,18 +20,7 @@ namespace sluice::reward {
 namespace {
 
 constexpr uint32_t kMostInLine = 64;
-constexpr size_t kMaxEvalRowDepth = 100;  // Nesting of lists and objects in a row.
 constexpr absl::Duration kRetryCall = absl::Seconds(1);
-
-absl::StatusOr<nlohmann::json> ParseEvalRow(const std::string& text) {
-  if (const size_t depth = JsonDepth(text); depth > kMaxEvalRowDepth) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the row nests ", depth, " levels deep; the limit is ", kMaxEvalRowDepth));
-  }
-  nlohmann::json row = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!row.is_object()) return absl::InvalidArgumentError("the row is not a JSON object");
-  return row;
-}
 
 void ToProto(const sluice::Score& score, v1::Score* out) {
   out->set_status(score.status);
@@ -71,7 +59,7 @@ class PendingScore {
 
   void Score(const Scorer& scorer) {
     if (context_.IsCancelled()) return Finish(absl::CancelledError("the caller has left"));
-    const absl::StatusOr<nlohmann::json> row = ParseEvalRow(request_.row());
+    const absl::StatusOr<nlohmann::json> row = ParseRow(request_.row());
     if (!row.ok()) return Finish(row.status());
     std::vector<sluice::Answer> answers;
     for (const v1::Answer& answer : request_.answers()) {

@@ -2,7 +2,19 @@
 
 #include <utility>
 
+#include "common/base/clock.h"
+
 namespace sluice::reward {
+namespace {
+
+Shadows::Result EmptyResult(const Scorer& scorer, const RewardRule& candidate) {
+  return {
+      .of = candidate.shadow,
+      .versions = {scorer.versions().at(candidate.name), scorer.versions().at(candidate.shadow)},
+      .since = Clock::Real()->Now()};
+}
+
+}  // namespace
 
 Shadows::Shadows(Metrics metrics) : metrics_(std::move(metrics)), thread_([this] { Run(); }) {}
 
@@ -18,23 +30,41 @@ void Shadows::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+Shadows::Results Shadows::Use(const Scorer& scorer) {
+  Results ended;
+  MutexLock lock(&mu_);
+  for (const RewardRule* const rule : scorer.shadows()) {
+    Result fresh = EmptyResult(scorer, *rule);
+    const auto [it, added] = results_.try_emplace(rule->name, fresh);
+    if (added || it->second.versions == fresh.versions) continue;
+    ended[rule->name] = std::exchange(it->second, std::move(fresh));
+  }
+  return ended;
+}
+
+Shadows::Result* Shadows::FindResult(const Scorer& scorer, const RewardRule& candidate) {
+  Result fresh = EmptyResult(scorer, candidate);
+  const auto it = results_.try_emplace(candidate.name, fresh).first;
+  return it->second.versions == fresh.versions ? &it->second : nullptr;
+}
+
 void Shadows::Add(std::shared_ptr<const Scorer> scorer, ScoredAnswers scored) {
+  const size_t bytes = scored.bytes();
   MutexLock lock(&mu_);
   if (stopping_) return;
-  if (waiting_.size() < kMostWaiting) {
-    waiting_.push_back({std::move(scorer), std::move(scored)});
+  if (waiting_.size() < kMostWaiting && waiting_bytes_ + bytes <= kMostBytes) {
+    waiting_.push_back({std::move(scorer), std::move(scored), bytes});
+    waiting_bytes_ += bytes;
     changed_.NotifyAll();
     return;
   }
   for (const RewardRule* const rule : scorer->shadows()) {
-    Result& result = results_[rule->name];
-    result.of = rule->shadow;
-    result.skipped += scored.answers.size();
+    if (Result* const result = FindResult(*scorer, *rule)) result->skipped += scored.answers.size();
     metrics_.Shadow(rule->name, "skipped").Add(static_cast<double>(scored.answers.size()));
   }
 }
 
-std::map<std::string, Shadows::Result> Shadows::results() const {
+Shadows::Results Shadows::results() const {
   MutexLock lock(&mu_);
   return results_;
 }
@@ -48,6 +78,7 @@ void Shadows::Run() {
     }
     const Item item = std::move(waiting_.front());
     waiting_.pop_front();
+    waiting_bytes_ -= item.bytes;
     mu_.Unlock();
     Compare(item);
     mu_.Lock();
@@ -56,6 +87,10 @@ void Shadows::Run() {
 
 void Shadows::Compare(const Item& item) {
   for (const RewardRule* const rule : item.scorer->shadows()) {
+    {
+      MutexLock lock(&mu_);
+      if (FindResult(*item.scorer, *rule) == nullptr) continue;
+    }
     Comparison one;
     one.Add(item.scored, rule->shadow, *item.scorer, rule->name);
     for (const auto& [outcome, count] : {std::pair("equal", one.equal),
@@ -74,9 +109,7 @@ void Shadows::Compare(const Item& item) {
     }
 
     MutexLock lock(&mu_);
-    Result& result = results_[rule->name];
-    result.of = rule->shadow;
-    result.comparison += one;
+    if (Result* const result = FindResult(*item.scorer, *rule)) result->comparison += one;
   }
 }
 

@@ -12,7 +12,6 @@
 #include "common/base/digest.h"
 #include "common/base/failpoint.h"
 #include "common/base/id.h"
-#include "common/base/json_depth.h"
 #include "common/base/status.h"
 #include "common/base/utf8.h"
 #include "common/log/log.h"
@@ -26,8 +25,8 @@ namespace {
 constexpr absl::Duration kLongestScore = absl::Minutes(1);
 // A task whose judge or plug-in failed, or is busy, rests before it is leased again.
 constexpr absl::Duration kLongestRest = absl::Seconds(30), kBusyRest = absl::Seconds(5);
-constexpr size_t kMaxInfo = 4096;     // Most bytes of the field reward_info.
-constexpr size_t kMaxRowDepth = 100;  // Nesting of lists and objects in a row.
+constexpr size_t kMaxInfo = 4096;   // Most bytes of the field reward_info.
+constexpr size_t kMaxCause = 1024;  // Most bytes of ReleaseRequest.cause.
 
 template <typename T>
 absl::string_view BytesOf(const T& value) {
@@ -58,18 +57,6 @@ bool IsTruncated(const queue::v1::Task& task, size_t place) {
   const common::v1::Finish finish =
       task.owner().has_member() || i >= task.finishes_size() ? task.finish() : task.finishes(i);
   return finish != common::v1::FINISH_STOP;
-}
-
-// Parses a row. A row of a prompt that came from outside was not checked by a reader of data files,
-// so its depth is checked here.
-absl::StatusOr<nlohmann::json> ParseRow(const std::string& text) {
-  if (const size_t depth = JsonDepth(text); depth > kMaxRowDepth) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the row nests ", depth, " levels deep; the limit is ", kMaxRowDepth));
-  }
-  nlohmann::json row = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!row.is_object()) return absl::InvalidArgumentError("the row is not a JSON object");
-  return row;
 }
 
 // Adds the fields of a score to its record.
@@ -437,11 +424,12 @@ std::vector<Score> Worker::ScoreAnswers(const std::shared_ptr<const Scorer>& sco
                  .info = nlohmann::json{{"input", std::string(why.message())}}.dump()};
   }
 
+  if (answers.empty()) return scores;
   std::vector<Score> read;
   if (scorer->scores_groups()) read = scorer->RunGroup(answers, *row, source);
   else
     for (const Answer& answer : answers) read.push_back(scorer->Run(answer, *row, source));
-  if (options_.on_scored && !answers.empty())
+  if (options_.on_scored)
     options_.on_scored(scorer, ScoredBy(*scorer, answers, *row, source, read));
 
   for (size_t i = 0; i < read.size(); ++i) {
@@ -468,13 +456,15 @@ void Worker::GiveBack(const queue::v1::Task& task, const absl::Status& fault) {
   // that are left.
   const bool busy = absl::IsResourceExhausted(fault);
   ReleaseLeases({task}, busy ? queue::v1::RELEASE_REASON_DRAIN : queue::v1::RELEASE_REASON_FAULT,
-                busy ? kBusyRest : RestAfter(task.tries()));
+                busy ? kBusyRest : RestAfter(task.tries()), fault);
 }
 
 void Worker::ReleaseLeases(const std::vector<queue::v1::Task>& tasks,
-                           queue::v1::ReleaseReason reason, absl::Duration not_before) {
+                           queue::v1::ReleaseReason reason, absl::Duration not_before,
+                           const absl::Status& why) {
   queue::v1::ReleaseRequest release;
   release.set_reason(reason);
+  release.set_cause(std::string(Utf8Prefix(why.message(), kMaxCause)));
   if (not_before > absl::ZeroDuration()) *release.mutable_not_before() = rpc::ToProto(not_before);
   for (const queue::v1::Task& task : tasks) release.add_leases(task.lease().id());
   const absl::Status released = client_.Release(release).status();

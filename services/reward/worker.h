@@ -116,7 +116,8 @@ class Worker {
   void GiveBack(const queue::v1::Task& task, const absl::Status& fault);
   void ReleaseLeases(const std::vector<queue::v1::Task>& tasks,
                      queue::v1::ReleaseReason reason = queue::v1::RELEASE_REASON_DRAIN,
-                     absl::Duration not_before = absl::ZeroDuration());
+                     absl::Duration not_before = absl::ZeroDuration(),
+                     const absl::Status& why = absl::OkStatus());
   // In the order of `tasks`.
   absl::StatusOr<std::vector<TaskInputs>> ReadInputs(const std::vector<queue::v1::Task>& tasks);
   // Reads the answers of `tasks` with one Get under the first one's lease, and passes them to

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
 #include "common/base/status.h"
@@ -124,11 +125,17 @@ absl::StatusOr<EvalResult> Evaluations::Run(const Task& task, const EvalSpec::Da
     return options_.fetcher.Fetch(*trainer, task.version, std::nullopt, cancel);
   };
 
+  // Also ends the calls to reward daemons if the evaluation itself fails.
+  rpc::Cancel stop_scoring;
+  const int64_t callback = cancel->AddCallback([&] { stop_scoring.Trigger(); });
+  const auto remove = absl::MakeCleanup([&] { cancel->RemoveCallback(callback); });
   EvalScorer score = MakeLocalScorer(&*spec.scorer, dataset.name);
   if (dataset.scored_remotely) {
     options.scoring_threads = kRemoteRows;
+    options.whole_rows = spec.scorer->scores_groups();
+    options.stop_scoring = [&] { stop_scoring.Trigger(); };
     score = [&](absl::Span<const EvalText> answers, const std::string& row) {
-      return options_.remote->Score(dataset.name, answers, row, cancel);
+      return options_.remote->Score(dataset.name, answers, row, &stop_scoring);
     };
   }
 

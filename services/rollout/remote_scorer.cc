@@ -29,11 +29,11 @@ absl::StatusOr<EvalVerdict> VerdictOfReply(const reward::v1::Score& score) {
                       : absl::UnavailableError(score.why());
 }
 
-absl::StatusOr<reward::v1::ScoreResponse> CallReward(const std::string& address,
-                                                     const reward::v1::ScoreRequest& request,
-                                                     rpc::Cancel* cancel) {
-  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel,
-                          rpc::Connect(address, {rpc::Role::kReward}));
+}  // namespace
+
+absl::StatusOr<reward::v1::ScoreResponse> RemoteScorer::CallReward(
+    const std::string& address, const reward::v1::ScoreRequest& request, rpc::Cancel* cancel) {
+  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel, channels_.Find(address));
   reward::v1::ScoreResponse response;
   SLUICE_RETURN_IF_ERROR(
       rpc::Call(*channel, request, &response, {.deadline = kDeadline, .cancel = cancel}));
@@ -41,8 +41,6 @@ absl::StatusOr<reward::v1::ScoreResponse> CallReward(const std::string& address,
   return absl::InternalError(absl::StrCat(address, " gave ", response.scores_size(), " scores for ",
                                           request.answers_size(), " answers"));
 }
-
-}  // namespace
 
 void RemoteScorer::SetRewards(std::vector<std::string> rewards) {
   std::erase(rewards, "");

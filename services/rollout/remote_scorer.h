@@ -9,7 +9,14 @@
 #include "common/base/mutex.h"
 #include "common/daemon/waits.h"
 #include "common/rpc/cancel.h"
+#include "common/rpc/channel_cache.h"
+#include "common/rpc/role.h"
 #include "services/rollout/core/eval/row_scoring.h"
+
+namespace sluice::reward::v1 {
+class ScoreRequest;
+class ScoreResponse;
+}  // namespace sluice::reward::v1
 
 namespace sluice::rollout {
 
@@ -39,9 +46,13 @@ class RemoteScorer {
 
  private:
   std::optional<std::string> NextReward() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<reward::v1::ScoreResponse> CallReward(const std::string& address,
+                                                       const reward::v1::ScoreRequest& request,
+                                                       rpc::Cancel* cancel);
 
   const Options options_;
   daemon::Waits* const waits_;
+  rpc::ChannelCache channels_{{rpc::Role::kReward}};
 
   Mutex mu_;
   std::vector<std::string> rewards_ ABSL_GUARDED_BY(mu_);

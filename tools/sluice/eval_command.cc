@@ -15,6 +15,8 @@
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/cores/usable_cores.h"
+#include "common/scoring/job_scorer.h"
+#include "common/verifiers/plugin_spec.h"
 #include "services/rollout/core/eval/eval.h"
 #include "services/rollout/core/eval/local_scorer.h"
 #include "tools/sluice/column_flags.h"
@@ -28,6 +30,8 @@
 namespace sluice::cli {
 namespace {
 
+constexpr char kInSandbox[] = "sandbox", kUnconfined[] = "unconfined";
+
 struct EvalFlags {
   EvalOptions options;
   // An answer passes if its score is at least this. Unset: if all its rewards are full.
@@ -36,6 +40,7 @@ struct EvalFlags {
   std::string model, server;
   ColumnFlags columns;
   RewardFlags reward;
+  std::string plugins = kInSandbox;  // How plug-ins of a job run.
   std::string output;
   std::optional<uint64_t> init_seed;
 };
@@ -126,6 +131,23 @@ std::string WithInterval(double mean, const std::optional<Interval>& interval) {
                       absl::StrFormat("  95 %%: %.4f to %.4f", interval->low, interval->high));
 }
 
+// Who submits a job must not get the rights of whoever evaluates it, so that its plug-ins run in
+// sandboxes. Says which ones run.
+LocalRewards::PluginRights RightsOf(const EvalFlags& flags, const job::v1::Reward& reward) {
+  if (flags.reward.given()) return LocalRewards::PluginRights::kOwn;
+  const bool confined = flags.plugins == kInSandbox;
+  const job::v1::Reward counted = WithoutShadows(reward);
+  for (const job::v1::RewardEntry* const entry : PluginProgramsOf(counted)) {
+    const absl::StatusOr<nlohmann::json> args = VerifierArgs(*entry);
+    const absl::StatusOr<PluginSpec> spec =
+        args.ok() ? ParsePluginSpec(*args) : absl::StatusOr<PluginSpec>(args.status());
+    if (!spec.ok()) continue;  // LocalRewards::Make() says why.
+    std::fprintf(stderr, "the job's plug-in %s (%s) runs here %s\n", entry->name().c_str(),
+                 spec->file.c_str(), confined ? "in a sandbox" : "with your rights");
+  }
+  return confined ? LocalRewards::PluginRights::kSandbox : LocalRewards::PluginRights::kOwn;
+}
+
 ExitCode RunEval(EvalFlags& flags) {
   EvalOptions& options = flags.options;
   options.engine.model_path = flags.model;
@@ -161,9 +183,11 @@ ExitCode RunEval(EvalFlags& flags) {
     if (!given.ok()) return Complain(given.status());
     reward = *std::move(given);
   }
-  const auto rewards = LocalRewards::Make(reward, flags.reward);
+  const auto rewards = LocalRewards::Make(reward, flags.reward, RightsOf(flags, reward));
   if (!rewards.ok()) return Complain(rewards.status());
   options.scoring_threads = (*rewards)->waiting();
+  options.whole_rows = (*rewards)->scorer().scores_groups();
+  options.stop_scoring = [&] { (*rewards)->Stop(); };
   options.cancelled = [&] { return !(*rewards)->broken().ok(); };
 
   const absl::StatusOr<EvalResult> result = EvaluateWith(flags, (*rewards)->scorer());
@@ -225,6 +249,11 @@ std::vector<Command> EvalCommands() {
                          "a file of JSON lines, Parquet or Arrow, or a folder of datasets")
              ->required();
          AddRewardFlags(app, &f->reward);
+         app->add_option("--plugins", f->plugins,
+                         "how the plug-ins of a job run here: sandbox, or unconfined with your "
+                         "rights; those of --verl, --trl and --native have your rights anyway")
+             ->check(CLI::IsMember({kInSandbox, kUnconfined}))
+             ->capture_default_str();
          app->add_option("--source", f->source,
                          "the rows' data source, for rewards of a job that are only for some");
          AddColumnFlags(app, &f->columns);

@@ -10,9 +10,9 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/judges/judge_file.h"
+#include "common/plugins/sandboxed.h"
 #include "common/rpc/convert.h"
 #include "common/scoring/job_scorer.h"
 #include "common/verifiers/plugin_spec.h"
@@ -21,7 +21,8 @@
 
 namespace sluice::cli {
 namespace {
-constexpr uint32_t kMostWaiting = 32;  // Scores that wait for judges and plug-ins at a time.
+constexpr uint32_t kMostWaiting = 32;    // Scores that wait for judges and plug-ins at a time.
+constexpr uint32_t kMostProcesses = 64;  // Of plug-ins in sandboxes.
 }  // namespace
 
 void AddRewardFlags(CLI::App* app, RewardFlags* flags) {
@@ -77,19 +78,23 @@ absl::StatusOr<job::v1::Reward> RewardOf(const RewardFlags& flags) {
   return reward;
 }
 
-LocalRewards::~LocalRewards() {
+LocalRewards::~LocalRewards() { Stop(); }
+
+void LocalRewards::Stop() {
   stop_.Trigger();
   for (const auto& [args, plugin] : plugins_) plugin->Stop();
   if (runner_ != nullptr) runner_->Stop();
 }
 
-absl::StatusOr<std::unique_ptr<LocalRewards>> LocalRewards::Make(const job::v1::Reward& reward,
-                                                                 const RewardFlags& flags) {
+absl::StatusOr<std::unique_ptr<LocalRewards>> LocalRewards::Make(const job::v1::Reward& given,
+                                                                 const RewardFlags& flags,
+                                                                 PluginRights rights) {
+  const job::v1::Reward reward = WithoutShadows(given);
   // Made first without services: what is wrong with the arguments needs no plug-in to be found.
   SLUICE_RETURN_IF_ERROR(MakeScorer(reward).status());
   auto rewards = absl::WrapUnique(new LocalRewards);
   SLUICE_RETURN_IF_ERROR(rewards->ReadJudgesFile(reward, flags.judges));
-  SLUICE_RETURN_IF_ERROR(rewards->StartPlugins(reward, flags.plugin_servers));
+  SLUICE_RETURN_IF_ERROR(rewards->StartPlugins(reward, flags.plugin_servers, rights));
   if (RunsCode(reward)) SLUICE_RETURN_IF_ERROR(rewards->StartSandboxes());
 
   ScorerServices services;
@@ -128,12 +133,10 @@ absl::Status LocalRewards::ReadJudgesFile(const job::v1::Reward& reward, const s
   for (const std::string& name : JudgesOf(reward)) {
     const auto found = known.find(name);
     if (found == known.end()) {
-      const auto name_of = [](std::string* out, const auto& judge) { out->append(judge.first); };
-      return ErrorWith(absl::StatusCode::kNotFound,
-                       {.reason = "NO_JUDGE",
-                        .hint = "give a file that names it: --judges FILE, as for sluice-reward"},
-                       absl::StrCat("there is no judge \"", name, "\" here; the judges are: ",
-                                    known.empty() ? "none" : absl::StrJoin(known, ", ", name_of)));
+      std::vector<std::string> names;
+      for (const auto& [other, unused] : known) names.push_back(other);
+      return NoJudge("this command", name, names,
+                     "give a file that names it: --judges FILE, as for sluice-reward");
     }
     judges_[name] = std::make_unique<JudgeClient>(std::move(found->second));
     waiting_ = kMostWaiting;
@@ -141,9 +144,21 @@ absl::Status LocalRewards::ReadJudgesFile(const job::v1::Reward& reward, const s
   return absl::OkStatus();
 }
 
-absl::Status LocalRewards::StartPlugins(const job::v1::Reward& reward, const std::string& servers) {
+absl::Status LocalRewards::StartPlugins(const job::v1::Reward& reward, const std::string& servers,
+                                        PluginRights rights) {
   if (!servers.empty()) {
     SLUICE_ASSIGN_OR_RETURN(plugin_servers_, ReadPluginServers(servers));
+  }
+  if (rights == PluginRights::kSandbox && !PluginProgramsOf(reward).empty()) {
+    absl::StatusOr<std::unique_ptr<sandbox::Launcher>> made =
+        sandbox::Launcher::Make({.slots = kMostProcesses});
+    if (!made.ok()) {
+      return ErrorWith(made.status().code(),
+                       {.reason = "NO_SANDBOX",
+                        .hint = "--plugins unconfined runs the job's plug-ins with your rights"},
+                       made.status().message());
+    }
+    launcher_ = *std::move(made);
   }
   for (const job::v1::RewardEntry* const entry : PluginsOf(reward)) {
     signal(SIGPIPE, SIG_IGN);  // A plug-in may end while it is written to.
@@ -156,12 +171,18 @@ absl::Status LocalRewards::StartPlugins(const job::v1::Reward& reward, const std
         waiting_,
         program ? std::min(kMostWaiting, static_cast<uint32_t>(spec.processes * spec.in_flight))
                 : kMostWaiting);
-    SLUICE_ASSIGN_OR_RETURN(plugin,
-                            PluginHost::Make({.job = "sluice",
-                                              .name = entry->name(),
-                                              .spec = std::move(spec),
-                                              .scores_groups = entry->granularity() == "group",
-                                              .servers = &plugin_servers_}));
+    PluginHost::Options options{.job = "sluice",
+                                .name = entry->name(),
+                                .spec = std::move(spec),
+                                .scores_groups = entry->granularity() == "group",
+                                .servers = &plugin_servers_};
+    if (launcher_ != nullptr) {
+      sandbox::Limits limits;
+      limits.address_space_bytes = 0;  // Interpreters reserve more than they use.
+      options.launch = LaunchInSandbox(launcher_.get(), limits);
+      options.folders = kSandboxProgramFolders;
+    }
+    SLUICE_ASSIGN_OR_RETURN(plugin, PluginHost::Make(std::move(options)));
   }
   return absl::OkStatus();
 }

@@ -38,17 +38,22 @@ void AddRewardFlags(CLI::App* app, RewardFlags* flags);
 // INVALID_ARGUMENT: they do not say who scores, or --args is no JSON object.
 absl::StatusOr<job::v1::Reward> RewardOf(const RewardFlags& flags);
 
-// Scores answers in this process as a reward daemon would: with plug-ins, which run with the user's
-// own rights, with judges of a file of the user's, and with programs in sandboxes.
+// Scores answers in this process as a reward daemon would: with plug-ins, with judges of a file of
+// the user's, and with programs in sandboxes. Candidates (`shadow`) are left out.
 class LocalRewards {
  public:
+  // Whose rights plug-ins have: the user's own, who names them, or those of a sandbox, for what
+  // others have written.
+  enum class PluginRights { kOwn, kSandbox };
+
   // Of the flags it uses those that name the operator's files.
   // INVALID_ARGUMENT: the rewards or one of these files are malformed.
   // NOT_FOUND: a judge or a plug-in server is not in its file.
-  // FAILED_PRECONDITION NO_SANDBOX: programs cannot be run here.
+  // FAILED_PRECONDITION NO_SANDBOX: programs, or plug-ins in a sandbox, cannot be run here.
   // Others as PluginHost::Make().
-  static absl::StatusOr<std::unique_ptr<LocalRewards>> Make(const job::v1::Reward& reward,
-                                                            const RewardFlags& flags);
+  static absl::StatusOr<std::unique_ptr<LocalRewards>> Make(
+      const job::v1::Reward& reward, const RewardFlags& flags,
+      PluginRights rights = PluginRights::kOwn);
   ~LocalRewards();
 
   const Scorer& scorer() const { return *scorer_; }
@@ -57,16 +62,20 @@ class LocalRewards {
   uint32_t waiting() const { return waiting_; }
   // Why a plug-in cannot run at all, so that no answer will get a score. OK: none is broken.
   absl::Status broken() const;
+  // Ends what scores wait for: they get no number. Idempotent.
+  void Stop();
 
  private:
   LocalRewards() = default;
-  absl::Status StartPlugins(const job::v1::Reward& reward, const std::string& servers);
+  absl::Status StartPlugins(const job::v1::Reward& reward, const std::string& servers,
+                            PluginRights rights);
   absl::Status ReadJudgesFile(const job::v1::Reward& reward, const std::string& path);
   absl::Status StartSandboxes();
 
   rpc::Cancel stop_;
   std::map<std::string, std::unique_ptr<JudgeClient>> judges_;  // By name.
   PluginServers plugin_servers_;                                // Outlives plugins_.
+  std::unique_ptr<sandbox::Launcher> launcher_;                 // Of plug-ins in sandboxes.
   std::map<std::string, std::unique_ptr<PluginHost>> plugins_;  // By their args.
   std::unique_ptr<sandbox::CodeSandboxes> sandboxes_;           // Null: no programs are run.
   std::unique_ptr<sandbox::CodeRunner> runner_;

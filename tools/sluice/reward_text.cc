@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "common/base/status.h"
 #include "common/rpc/convert.h"
 #include "sluice/job/v1/job.pb.h"
@@ -86,7 +87,22 @@ std::string VersionsText(const Json& rewards) {
   return versions.empty() ? "-" : absl::StrJoin(versions, "  ");
 }
 
+std::string FormatSince(const google::protobuf::Timestamp& at) {
+  return absl::FormatTime("%Y-%m-%d %H:%M UTC", rpc::FromProto(at), absl::UTCTimeZone());
+}
+
+std::string VersionIn(const reward::v1::DescribeResponse& described, const std::string& name) {
+  for (const reward::v1::Reward& reward : described.rewards()) {
+    if (reward.name() == name) return reward.version();
+  }
+  return "";
+}
+
 void AddComparison(const reward::v1::Shadow& of_daemon, Json& sum) {
+  // The daemons have begun one after the other.
+  const std::string since = of_daemon.has_since() ? FormatSince(of_daemon.since()) : "";
+  if (const std::string first = sum.value("since", ""); first.empty() || since < first)
+    sum["since"] = since;
   for (const auto& [key, count] : {std::pair("equal", of_daemon.equal()),
                                    {"higher", of_daemon.higher()},
                                    {"lower", of_daemon.lower()},
@@ -102,11 +118,16 @@ void AddComparison(const reward::v1::Shadow& of_daemon, Json& sum) {
     sum[key] = sum.value(key, 0.0) + value;
 }
 
-std::string ShadowLine(const Json& shadow) {
+std::string ShadowLine(const Json& shadow, bool show_versions) {
   const uint64_t equal = shadow.at("equal"), higher = shadow.at("higher"),
                  lower = shadow.at("lower"), both = equal + higher + lower;
   std::string line = absl::StrCat("candidate ", shadow.at("name").get<std::string>(), " of ",
-                                  shadow.at("of").get<std::string>(), ": ");
+                                  shadow.at("of").get<std::string>());
+  if (show_versions) {
+    absl::StrAppend(&line, " (versions ", shadow.at("version").get<std::string>(), " and ",
+                    shadow.at("of_version").get<std::string>(), ")");
+  }
+  absl::StrAppend(&line, ": ");
   if (both == 0) {
     absl::StrAppend(&line, "no answer compared yet");
   } else {
@@ -132,6 +153,8 @@ std::string ShadowLine(const Json& shadow) {
     absl::StrAppend(&line, ", unscorable ", shadow.at("unscorable").get<uint64_t>());
   if (shadow.at("skipped") > 0)
     absl::StrAppend(&line, ", skipped while busy ", shadow.at("skipped").get<uint64_t>());
+  if (const std::string since = shadow.at("since"); !since.empty())
+    absl::StrAppend(&line, ", since ", since);
   return line;
 }
 
@@ -298,11 +321,17 @@ Json RewardsJson(const job::v1::InspectResponse& response) {
                                    {"version", reward.version()},
                                    {"message", reward.message()}});
       if (!reward.has_shadow()) continue;
+      // Daemons may have different versions for a while.
+      const std::string of_version = VersionIn(described.answer(), reward.shadow().of());
       auto sum = std::find_if(shadows.begin(), shadows.end(), [&](const Json& shadow) {
-        return shadow.at("name") == reward.name();
+        return shadow.at("name") == reward.name() && shadow.at("version") == reward.version() &&
+               shadow.at("of_version") == of_version;
       });
       if (sum == shadows.end()) {
-        shadows.push_back({{"name", reward.name()}, {"of", reward.shadow().of()}});
+        shadows.push_back({{"name", reward.name()},
+                           {"of", reward.shadow().of()},
+                           {"version", reward.version()},
+                           {"of_version", of_version}});
         sum = std::prev(shadows.end());
       }
       AddComparison(reward.shadow(), *sum);
@@ -336,7 +365,10 @@ std::string RewardsText(const Json& rewards) {
 
 std::string ShadowsText(const Json& rewards) {
   std::string text;
-  for (const Json& shadow : rewards.at("shadows")) absl::StrAppend(&text, ShadowLine(shadow), "\n");
+  std::map<std::string, int> lines;  // By the candidate's name.
+  for (const Json& shadow : rewards.at("shadows")) ++lines[shadow.at("name")];
+  for (const Json& shadow : rewards.at("shadows"))
+    absl::StrAppend(&text, ShadowLine(shadow, lines[shadow.at("name")] > 1), "\n");
   return text;
 }
 

@@ -45,11 +45,15 @@ absl::StatusOr<std::vector<std::optional<double>>> RunChecker(const std::string&
   }
 
   std::vector<std::optional<double>> verdicts;
-  std::string trouble;
+  std::string trouble, stopped;
   const auto take = [&](size_t i, const TestReport& report) {
     const std::optional<double> verdict = VerdictIn(report);
     if (i > 0) {
       verdicts.push_back(verdict);
+    } else if (report.end != TestReport::End::kExited) {
+      stopped = report.end == TestReport::End::kTimeLimit     ? "it took too long"
+                : report.end == TestReport::End::kOutputLimit ? "it printed too much"
+                                                              : "it was killed";
     } else if (verdict != 1.0) {
       trouble = absl::StrCat(
           "field `checker` does not accept the output that the first test expects: check() ",
@@ -59,9 +63,14 @@ absl::StatusOr<std::vector<std::optional<double>>> RunChecker(const std::string&
                                    : "gave no result",
           "; wanted: True or 1");
     }
-    return trouble.empty();
+    return trouble.empty() && stopped.empty();
   };
   SLUICE_RETURN_IF_ERROR(run(task, take).status());
+  // A busy machine does this too, so it does not say that the row is bad.
+  if (!stopped.empty()) {
+    return absl::UnavailableError(absl::StrCat(
+        "field `checker` came to no end on the output that the first test expects: ", stopped));
+  }
   if (!trouble.empty()) return absl::InvalidArgumentError(trouble);
   return verdicts;
 }

@@ -22,7 +22,8 @@ struct Printed {
 // answers unscorable.
 //
 // INVALID_ARGUMENT: the checker does not accept the output that the row's first test expects; so it
-// is the row that is at fault. Other errors are those of RunCode. `printed` is not empty.
+// is the row that is at fault. UNAVAILABLE: there it was stopped, by a limit or a signal. Other
+// errors are those of RunCode. `printed` is not empty.
 absl::StatusOr<std::vector<std::optional<double>>> RunChecker(const std::string& checker,
                                                               const std::vector<Printed>& printed,
                                                               double cpu_seconds,

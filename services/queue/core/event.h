@@ -161,6 +161,7 @@ struct Release {
   int64_t incarnation = 0;
   ReleaseReason reason = ReleaseReason::kDrain;
   absl::Duration not_before;
+  std::string cause;  // What failed, for people.
 };
 struct ReleaseAnswer {
   bool repeat = false;

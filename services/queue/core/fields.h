@@ -53,7 +53,7 @@ SLUICE_FIELDS(TaskGrant, id, name, owner, members, row, lease, wants, fields, fi
 SLUICE_FIELDS(LeaseTasksAnswer, repeat, tasks, edge, unused)
 SLUICE_FIELDS(Renew, leases, loaded)
 SLUICE_FIELDS(RenewAnswer, lost, ttl)
-SLUICE_FIELDS(Release, leases, worker, incarnation, reason, not_before)
+SLUICE_FIELDS(Release, leases, worker, incarnation, reason, not_before, cause)
 SLUICE_FIELDS(ReleaseAnswer, repeat, released)
 SLUICE_FIELDS(AcquireBatch, k, from, stream, wait)
 SLUICE_FIELDS(BatchMember, member, attempt, tokens, trained, crc32c, masked, oldest, newest, finish,

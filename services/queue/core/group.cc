@@ -299,13 +299,16 @@ absl::Status CheckPiece(const StoredPiece& stored, bool group_owned, size_t poli
 }
 
 GroupResult ResultOf(const Group& group, int64_t step, const Spec& spec) {
+  // Weights of rewards that add up to 1 may give a little less.
+  constexpr double kPerfect = 1 - 1e-6;
   GroupResult result{.step = step, .row = group.row, .perfect = true};
   const size_t counted = spec.first_wave > 0 ? spec.first_wave : group.members.size();
-  for (size_t m = 0; m < std::min(counted, group.members.size()); ++m) {
+  for (size_t m = 0; m < group.members.size(); ++m) {
     const GroupMember& member = group.members[m];
     if (member.state != MemberState::kSealed || !member.task_reward.has_value()) continue;
+    result.perfect = result.perfect && *member.task_reward >= kPerfect;
+    if (m >= counted) continue;
     result.sum += *member.task_reward;
-    result.perfect = result.perfect && *member.task_reward >= 1;
     ++result.answers;
   }
   return result;

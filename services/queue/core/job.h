@@ -144,7 +144,8 @@ class Job {
   absl::StatusOr<ReleaseAnswer> OnRelease(const Caller& caller, const Release& input);
   // Ends a lease whose holder gave it back or is gone. Another worker gets what it covers; if that
   // is a task, only after the time `not_before`.
-  void EndLease(const Id16& id, LeaseEnd how, ReleaseReason reason, absl::Duration not_before);
+  void EndLease(const Id16& id, LeaseEnd how, ReleaseReason reason, absl::Duration not_before,
+                const std::string& why = "");
 
   // job_admit.cc
   void OnAdmit(const Event& event, const Admit& input);

@@ -128,8 +128,9 @@ void Job::DropOrCompleteGroup(const Group& group, const std::string& reason) {
 // more. Under the policy shrink, a group that is late takes what it has.
 bool Job::NeedsSecondWave(const Group& group) const {
   const std::vector<double> rewards = RewardsOf(group);
+  if (group.overdue && spec_.straggler == Straggler::kShrink && rewards.size() >= spec_.group_min)
+    return false;
   if (rewards.size() < std::max(spec_.group_min, 2u)) return true;
-  if (group.overdue && spec_.straggler == Straggler::kShrink) return false;
   return !HasNoSignal(rewards);
 }
 

@@ -54,6 +54,7 @@ void Job::SetWorkers(const std::vector<Worker>& workers) {
     const Callers::Change change = callers_.AddToList(worker);
     if (change.newer_worker) {
       engines_.Remove(worker.id);
+      tasks_.ForgetWorker(worker.id);
       end_leases(leases_.HeldBy(worker.id, worker.incarnation - 1));
     }
     if (change.newer_trainers) {
@@ -62,6 +63,7 @@ void Job::SetWorkers(const std::vector<Worker>& workers) {
     }
   }
   engines_.RemoveUnlisted(callers_.listed());
+  tasks_.ForgetUnlisted(callers_.listed());
 
   // Callers that wait and are fenced now are told at once.
   parked_.RemoveIf([&](const ParkedCalls::Call& call) {

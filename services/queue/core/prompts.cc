@@ -105,11 +105,18 @@ RowRef Prompts::NextByRewards(uint32_t source, int64_t step) {
 
   // If all rows rest, none does: the step has to be filled.
   const bool rests_count = HasRowAwake(source, step);
-  return sampler_->Draw(source, state, [&, this](uint64_t index) {
+  const uint32_t level = state->level;
+  const RowRef row = sampler_->Draw(source, state, [&, this](uint64_t index) {
     if (quarantined_[source].contains(index)) return true;
     const auto rest = state->rests.find(index);
     return rests_count && rest != state->rests.end() && step < rest->second.until;
   });
+  if (state->level != level) {
+    state->since_step = step;
+    news_.push_back(absl::StrCat("no rows of the level before are left to draw; source ",
+                                 sampler_->Describe(source, *state)));
+  }
+  return row;
 }
 
 bool Prompts::HasRowAwake(uint32_t source, int64_t step) const {
@@ -198,7 +205,14 @@ void Prompts::LearnBelow(int64_t step) {
   std::vector<GroupResult>& pending = progress_.sampler.pending;
   auto it = pending.begin();
   for (; it != pending.end() && it->step < step; ++it) Learn(*it);
+  if (it == pending.begin()) return;
   pending.erase(pending.begin(), it);
+  // They are part of each checkpoint, so what no later draw goes by is not kept.
+  for (SamplerSource& source : progress_.sampler.sources) {
+    std::erase_if(source.rests, [&](const auto& rest) {
+      return rest.second.perfect == 0 && rest.second.until <= step;
+    });
+  }
 }
 
 void Prompts::Learn(const GroupResult& result) {

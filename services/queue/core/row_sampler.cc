@@ -51,8 +51,14 @@ class LevelSampler : public RowSampler {
   }
 
   RowRef Draw(uint32_t source, SamplerSource* state, const IsExcluded& is_excluded) override {
-    const std::vector<uint32_t>& rows =
-        levels_[source][LevelToDraw(source, *state, is_excluded)].second;
+    const size_t level = LevelToDraw(source, *state, is_excluded);
+    // Nothing more can be earned at a level that has no rows left.
+    if (level > state->level) {
+      *state = {.level = static_cast<uint32_t>(level),
+                .since_step = state->since_step,
+                .rests = std::move(state->rests)};
+    }
+    const std::vector<uint32_t>& rows = levels_[source][level].second;
     while (true) {
       const uint64_t draw = state->drawn++, epoch = draw / rows.size();
       const uint64_t seed = MixOf(spec_.seed, source, state->level, epoch);
@@ -77,7 +83,8 @@ class LevelSampler : public RowSampler {
     if (state->level + 1 == levels.size()) return "";
 
     const int64_t before = levels[state->level].first;
-    *state = {.level = state->level + 1, .since_step = result.step + 1};
+    *state = {
+        .level = state->level + 1, .since_step = result.step + 1, .rests = std::move(state->rests)};
     return absl::StrFormat(
         "source %s draws level %d now: the mean reward of the last %d answers of level %d was "
         "%.3f, up to step %d",

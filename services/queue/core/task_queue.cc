@@ -329,6 +329,10 @@ void TaskQueue::SetGenerations(const std::string& worker, uint32_t generation,
   for (const uint32_t each : mine) NoteGenerationCall(each, now);
 }
 
+void TaskQueue::ForgetUnlisted(const std::map<std::string, Worker>& listed) {
+  std::erase_if(generations_, [&](const auto& entry) { return !listed.contains(entry.first); });
+}
+
 void TaskQueue::NoteWorkerCall(const std::string& worker, Instant now) {
   const auto it = generations_.find(worker);
   if (it == generations_.end()) return;

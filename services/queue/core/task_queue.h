@@ -124,6 +124,10 @@ class TaskQueue {
   // The worker asks for tasks as one of this generation, and of earlier ones.
   void SetGenerations(const std::string& worker, uint32_t generation,
                       const std::vector<uint32_t>& earlier, Instant now);
+  // The worker is gone.
+  void ForgetWorker(const std::string& worker) { generations_.erase(worker); }
+  // The same for all that are not in `listed`.
+  void ForgetUnlisted(const std::map<std::string, Worker>& listed);
   // The worker renewed its leases.
   void NoteWorkerCall(const std::string& worker, Instant now);
   // A worker of this generation has called, or its call is parked now.

@@ -39,6 +39,18 @@ TEST(ThrottleTest, TheRefusalsOfOneWindowHalveItOnce) {
   EXPECT_EQ(throttle.window(), 2);
 }
 
+TEST(ThrottleTest, CallsThatTheirCallersEndSayNothingAboutTheJudge) {
+  Throttle throttle({.most = 64});
+  absl::Duration wait;
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(throttle.TryBegin(absl::ZeroDuration(), &wait));
+    throttle.End(absl::ZeroDuration(), Outcome::kCancelled, 0);
+  }
+  EXPECT_FALSE(throttle.down());
+  EXPECT_EQ(throttle.window(), 8);
+  EXPECT_EQ(throttle.running(), 0u);
+}
+
 TEST(ThrottleTest, OneCallIsAlwaysLeftToFindOutWhenTheJudgeIsBack) {
   Throttle throttle({.most = 64});
   absl::Duration now;

@@ -24,13 +24,17 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr absl::Duration kLong = absl::Minutes(1);
-
 std::unique_ptr<Client> ClientOf(const std::string& url, absl::Duration grace = absl::Seconds(30)) {
   return *Client::Make({.url = url, .most_calls = 4, .grace = grace});
 }
 std::unique_ptr<Client> ClientOf(const JudgeServer& server) {
   return ClientOf("http://" + server.host());
+}
+
+absl::StatusOr<Reply> Run(Client& client, const Request& request,
+                          const rpc::Cancel& stop = rpc::Cancel()) {
+  absl::Duration turn = absl::Minutes(1);
+  return client.Run(request, &turn, stop);
 }
 
 JudgeServer::Reply Prints(const std::string& out) {
@@ -104,7 +108,6 @@ TEST(RunCodeClient, NoFaultOfTheServerIsANumber) {
       {.body = FailureJson("no space left on the device")},
       {.body = R"({"status": "Success", "run_result": {"status": "Finished"}})"},
       {.body = R"({"status": "Success", "run_result": {"status": "Error"}})"},
-      {.body = std::string(kMostReply + 1, ' ')},
   };
   for (const JudgeServer::Reply& fault : faults) {
     reply = fault;
@@ -123,8 +126,7 @@ TEST(RunCodeClient, AServerThatHangsIsGivenUp) {
     return Prints("the secret 42\n");
   });
   const auto client = ClientOf("http://" + server.host(), absl::Milliseconds(1));
-  const auto reply =
-      client->Run({.code = "", .run_timeout = absl::Milliseconds(10)}, kLong, rpc::Cancel());
+  const auto reply = Run(*client, {.code = "", .run_timeout = absl::Milliseconds(10)});
   EXPECT_TRUE(absl::IsUnavailable(reply.status())) << reply.status();
   end.Push(1);
 }
@@ -165,13 +167,12 @@ TEST(RunCodeClient, AServerThatDiesInACallOrIsNotThereIsAFaultAndThenLeftAlone) 
     const DyingServer server;
     url = server.url();
     const auto client = ClientOf(url);
-    EXPECT_TRUE(absl::IsUnavailable(client->Run({.code = ""}, kLong, rpc::Cancel()).status()));
+    EXPECT_TRUE(absl::IsUnavailable(Run(*client, {.code = ""}).status()));
   }
   const auto client = ClientOf(url);  // Nobody listens there any more.
   absl::Status last;
   int faults = 0;
-  while (absl::IsUnavailable(last = client->Run({.code = ""}, kLong, rpc::Cancel()).status()))
-    ++faults;
+  while (absl::IsUnavailable(last = Run(*client, {.code = ""}).status())) ++faults;
   EXPECT_GT(faults, 0);
   EXPECT_TRUE(absl::IsResourceExhausted(last)) << last;
   EXPECT_EQ(ReasonOf(last), "CODE_SERVER_DOWN");
@@ -205,9 +206,59 @@ TEST(RunCodeClient, StoppingEndsACallThatIsUnderWay) {
     begun.Pop();
     stop.Trigger();
   });
-  EXPECT_TRUE(absl::IsCancelled(client->Run({.code = ""}, kLong, stop).status()));
+  EXPECT_TRUE(absl::IsCancelled(Run(*client, {.code = ""}, stop).status()));
   stopper.join();
   end.Push(1);
+}
+
+TEST(RunCodeClient, JobsThatStopInTheMiddleOfCallsDoNotMakeTheServerCountAsDown) {
+  Handed<int> begun, end;
+  JudgeServer server([&](const JudgeServer::Call&) {
+    begun.Push(1);
+    end.Pop();
+    return Prints("");
+  });
+  const auto client = ClientOf(server);
+  for (int i = 0; i < 12; ++i) {
+    rpc::Cancel stop;
+    std::thread stopper([&] {
+      begun.Pop();
+      stop.Trigger();
+    });
+    ASSERT_TRUE(absl::IsCancelled(Run(*client, {.code = ""}, stop).status()));
+    stopper.join();
+    end.Push(1);
+  }
+  EXPECT_EQ(client->Capacity().status(), absl::OkStatus());
+}
+
+TEST(RunCodeClient, WhatIsTooLargeIsNoFaultOfTheServer) {
+  JudgeServer::Reply reply;
+  JudgeServer server([&](const JudgeServer::Call&) { return reply; });
+  const auto client = ClientOf(server);
+  Scorer scorer(client.get());
+  for (int i = 0; i < 12; ++i) {
+    reply = {.body = std::string(kMostReply + 1, ' ')};
+    const auto printed = scorer.Score("print('x' * 10**9)", kRow);
+    ASSERT_TRUE(printed.ok()) << printed.status();
+    EXPECT_EQ(printed->reason, "output_limit");
+    reply = {.status = 413, .body = R"({"detail": "the request is too large"})"};
+    EXPECT_TRUE(absl::IsInvalidArgument(scorer.Score("print(42)", kRow).status()));
+  }
+  EXPECT_EQ(client->Capacity().status(), absl::OkStatus());
+}
+
+TEST(RunCodeClient, WhatATestHasWaitedIsTakenOffTheTurnOfTheProgram) {
+  std::atomic<int> calls = 0;
+  JudgeServer server([&](const JudgeServer::Call&) {
+    return ++calls == 1 ? JudgeServer::Reply{.status = 429} : Prints("");
+  });
+  const auto client = ClientOf(server);
+  absl::Duration turn = absl::Minutes(1);
+  ASSERT_TRUE(client->Run({.code = ""}, &turn, rpc::Cancel()).ok());
+  EXPECT_LT(turn, absl::Minutes(1)) << "a server that refuses is left alone";
+  turn = absl::ZeroDuration();
+  EXPECT_EQ(ReasonOf(client->Run({.code = ""}, &turn, rpc::Cancel()).status()), "CODE_SERVER_BUSY");
 }
 
 TEST(RunCodeClient, ATestOutOfTimeIsRunAgainAndAProgramOutOfTimeTwiceIsNotRunAnyMore) {

@@ -125,6 +125,13 @@ TEST_F(RunCodeServerTest, WhatAProgramPrintsBesideItsResultDoesNotMatter) {
       "right");
 }
 
+TEST_F(RunCodeServerTest, TheInputOfACallMayBeAsLargeAsThatOfAProgram) {
+  const auto verifier = Make({{"extract", "whole"}});
+  const std::string text(7 << 20, 'x');
+  const json row = {{"answer", {{"fn_name", "f"}, {"inputs", {{text}}}, {"outputs", {7 << 20}}}}};
+  EXPECT_EQ(Score(*verifier, "def f(text): return len(text)", row).reason, "right");
+}
+
 TEST_F(RunCodeServerTest, MoreProgramsThanSandboxesAreAllScoredInTime) {
   const auto verifier = Make({{"extract", "whole"}});
   const json row = {{"answer", {{"inputs", {"1\n"}}, {"outputs", {"1\n"}}}}};

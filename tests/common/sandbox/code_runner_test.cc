@@ -90,6 +90,18 @@ TEST_P(CodeRunnerTest, ACppProgramThatDoesNotCompileHasNoReports) {
   EXPECT_THAT(compiler_says_, HasSubstr("was not declared"));
 }
 
+TEST_P(CodeRunnerTest, ACompilerThatTookTooLongIsAskedAgainByWhoeverGivesItMoreTime) {
+  CodeTask task{.language = CodeTask::Language::kCpp,
+                .source = "#include <iostream>\nint main() { std::cout << 42; }",
+                .inputs = {{.text = ""}},
+                .compile_time = absl::Milliseconds(1)};
+  EXPECT_THAT(Reports(task), ::testing::IsEmpty());
+  EXPECT_THAT(compiler_says_, HasSubstr("the compiler took too long"));
+
+  task.compile_time = kLongestCompile;
+  EXPECT_EQ(Report(task).out, "42") << compiler_says_;
+}
+
 TEST_P(CodeRunnerTest, TheEndOfAProgramIsToldApart) {
   EXPECT_EQ(RunPython("raise SystemExit(3)").exit_code, 3);
   EXPECT_EQ(RunPython("1/0").exit_code, 1);

@@ -59,9 +59,9 @@ class Container {
     Check(mount(from.c_str(), to.c_str(), nullptr, MS_BIND | MS_REC, nullptr) == 0,
           absl::StrCat("bind ", from));
   }
-  void MountTmpfs(const std::string& to, const char* options) const {
+  void MountTmpfs(const std::string& to, const std::string& options) const {
     Check(mkdir(to.c_str(), 0755) == 0 || errno == EEXIST, to);
-    Check(mount("tmpfs", to.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, options) == 0, to);
+    Check(mount("tmpfs", to.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, options.c_str()) == 0, to);
   }
   void MakeReadOnly(const std::string& path) const {
     Check(mount(nullptr, path.c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr) == 0,
@@ -87,7 +87,8 @@ class Container {
     }
     MountTmpfs(base + "/tmp", "mode=01777");
     MountTmpfs(base + "/run", "mode=0755");
-    MountTmpfs(base + "/run/sluice-sandbox", "mode=0777");  // As the kubelet makes an emptyDir.
+    // As the kubelet makes an emptyDir.
+    MountTmpfs(base + "/run/sluice-sandbox", absl::StrCat("mode=0777,size=", pod_.sandbox_bytes));
     if (pod_.own_cgroup) Bind("/sys", base + "/sys");
     MakeReadOnly(base);
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -19,6 +20,8 @@ struct Pod {
   // procMount: Default, which hides parts of /proc and makes others read-only.
   bool masked_proc = true;
   bool own_cgroup = false;  // The container may write to its cgroup.
+  // Most bytes of /run/sluice-sandbox: sizeLimit of its emptyDir.
+  uint64_t sandbox_bytes = 256 << 20;
 };
 
 // Runs `work` as the second process of such a container, and returns what it returns. The files are

@@ -1,6 +1,7 @@
 // What sandboxes work in the containers of Kubernetes, by how their pods are confined.
 #include "tests/common/sandbox/pod.h"
 
+#include <fcntl.h>
 #include <linux/capability.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -8,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/fd.h"
+#include "common/base/status.h"
 #include "common/sandbox/code_runner.h"
 #include "tests/common/sandbox/probes.h"
 #include "tests/common/sandbox/tiers.h"
@@ -109,6 +112,40 @@ print(42 if pids < 64 else pids)
 TEST_F(PodTest, ARewardPodRunsProgramsUnderUsersOfTheirOwn) {
   EXPECT_THAT(FindTier(RewardPod()), StartsWith("T1b: users"));
   EXPECT_EQ(Run(RewardPod(), TryPrograms), "");
+}
+
+// What a program says on one test, "" if it is right, or the error.
+std::string TryToWrite(CodeRunner& runner) {
+  std::string said = "no report";
+  const auto outcome = runner.Run(
+      {.source = "open('f', 'w').write('x' * 200000); print(42)", .inputs = {{.text = ""}}},
+      [&](size_t, const TestReport& report) {
+        said = report.out == "42\n" ? "" : report.err;
+        return true;
+      });
+  return outcome.ok() ? said : std::string(ReasonOf(outcome.status()));
+}
+
+// There sandboxes cannot have file systems of their own.
+TEST_F(PodTest, WhereOtherProgramsHaveFilledTheSharedFolderAProgramGetsNoVerdict) {
+  Pod pod = RewardPod();
+  pod.sandbox_bytes = 8 << 20;
+  const std::string said = Run(pod, [] {
+    const auto sandboxes = CodeSandboxes::Make({.runs = 1});
+    if (!sandboxes.ok()) return std::string(sandboxes.status().message());
+    CodeRunner runner(sandboxes->get(), {});
+    const std::string before = TryToWrite(runner);
+
+    const Fd other(open("/run/sluice-sandbox/other", O_CREAT | O_WRONLY, 0600));
+    const std::string piece(1 << 16, 'x');
+    while (write(other.get(), piece.data(), piece.size()) > 0) {
+    }
+    const std::string full = TryToWrite(runner);
+    unlink("/run/sluice-sandbox/other");
+    (void)ftruncate(other.get(), 0);
+    return absl::StrCat(before, "|", full, "|", TryToWrite(runner));
+  });
+  EXPECT_EQ(said, "|SANDBOXES_FULL|");
 }
 
 TEST_F(PodTest, EachCapabilityOfARewardPodIsNeededAndIsNamedIfItIsMissing) {

@@ -26,6 +26,41 @@ TEST(JobScorerTest, ProgramsAndJudgesHavePoolsOfTheirOwn) {
   EXPECT_EQ(TaskPoolOf(candidate), "cpu") << "no task waits for a candidate";
 }
 
+TEST(JobScorerTest, ATryOfAProgramMayTakeTheTimeOfAllItsTests) {
+  job::v1::Reward reward = RewardOf({"code"});
+  reward.mutable_rewards(0)->mutable_timeout()->set_seconds(10);
+  // 100 tests of 10 s, then the checker on each, and the turns of both.
+  EXPECT_GE(LongestTry(reward), absl::Seconds(2 * 100 * 10) + 2 * kLongestTurn);
+
+  const absl::Duration usual = LongestTry(reward);
+  reward.mutable_sandbox()->mutable_wall()->set_seconds(60);
+  EXPECT_GT(LongestTry(reward), usual);
+  (*reward.mutable_rewards(0)->mutable_args()->mutable_fields())["max_tests"].set_number_value(2);
+  EXPECT_LT(LongestTry(reward), usual);
+}
+
+TEST(JobScorerTest, ATryTakesWhatItsEntriesTakeTogetherAndNothingForCandidates) {
+  job::v1::Reward reward = RewardOf({"exact", "judge", "plugin"});
+  for (job::v1::RewardEntry& entry : *reward.mutable_rewards())
+    entry.mutable_timeout()->set_seconds(10);
+  (*reward.mutable_rewards(1)->mutable_args()->mutable_fields())["votes"].set_number_value(3);
+  EXPECT_EQ(LongestTry(reward), absl::Seconds(10 + 3 * 40 + 40));
+
+  reward.mutable_rewards(1)->set_shadow("exact");
+  reward.mutable_rewards(2)->set_shadow("exact");
+  EXPECT_EQ(LongestTry(reward), absl::Seconds(10));
+}
+
+TEST(JobScorerTest, CandidatesChangeNotHowTheRewardIsScored) {
+  job::v1::Reward reward = RewardOf({"exact", "plugin"});
+  reward.mutable_rewards(1)->set_granularity("group");
+  EXPECT_TRUE(ScoresGroups(reward));
+  EXPECT_TRUE(ScoresOutside(reward, "digits"));
+  reward.mutable_rewards(1)->set_shadow("exact");
+  EXPECT_FALSE(ScoresGroups(reward));
+  EXPECT_FALSE(ScoresOutside(reward, "digits"));
+}
+
 TEST(JobScorerTest, TheToolchainsArePartOfTheGenerationOfPrograms) {
   const auto generation = [](const job::v1::Reward& reward, const char* identity) {
     return MakeScorer(reward, {.toolchains = identity})->generation();

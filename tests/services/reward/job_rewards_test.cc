@@ -4,14 +4,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <deque>
+#include <filesystem>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/metrics/metrics.h"
+#include "common/rpc/convert.h"
 #include "tests/common/handed.h"
 #include "tests/common/plugins/folder.h"
 
@@ -63,11 +67,13 @@ class JobRewardsTest : public testing::Test {
 
   void Start() {
     options_.job_name = "digits";
-    options_.launch = LaunchUnconfined;
+    if (options_.launch == nullptr) options_.launch = LaunchUnconfined;
     options_.folders = ProgramFolders();
     options_.watch_every = absl::Milliseconds(20);
-    options_.on_event = [this](const char* code, const std::string& message) {
+    options_.on_event = [this](common::v1::Severity severity, const char* code,
+                               const std::string& message) {
       events_.Push({code, message});
+      severities_.Push(severity);
     };
     auto made = JobRewards::Make(std::move(options_));
     ASSERT_EQ(made.status(), absl::OkStatus());
@@ -84,6 +90,19 @@ class JobRewardsTest : public testing::Test {
       ASSERT_LT(absl::Now(), deadline) << capacity.status();
       capacity = rewards_->Capacity(8);
     }
+  }
+
+  // The same for candidates, whose plug-ins Capacity() does not wait for.
+  void StartCandidates() {
+    ASSERT_NO_FATAL_FAILURE(Start());
+    const std::string name = rewards_->scorer()->shadows()[0]->name;
+    while (!rewards_->scorer()->RunRule(name, {{.text = "x"}}, nlohmann::json::object(), "")[0]) {
+    }
+  }
+  v1::Shadow ShadowOf(int reward) {
+    v1::DescribeResponse described;
+    rewards_->Describe(&described);
+    return described.rewards(reward).shadow();
   }
 
   // The score of an answer by the scorer in use.
@@ -105,6 +124,7 @@ class JobRewardsTest : public testing::Test {
   JobRewards::Options options_;
   Handed<absl::StatusOr<v1::ReloadResponse>> answered_;
   Handed<std::pair<std::string, std::string>> events_;
+  Handed<common::v1::Severity> severities_;  // Of events_.
   Handed<std::shared_ptr<const Scorer>> used_;
   std::unique_ptr<JobRewards> rewards_;
 };
@@ -131,6 +151,7 @@ TEST_F(JobRewardsTest, AFileThatChangesBringsANewGenerationWhileTheOldOneGoesOn)
 
   const auto [code, message] = events_.Pop();
   EXPECT_EQ(code, "reward_reloaded");
+  EXPECT_EQ(severities_.Pop(), common::v1::SEVERITY_INFO) << "nothing is wrong";
   EXPECT_THAT(message, HasSubstr("of 1 answers 0 have the same score, 1 a higher"));
 }
 
@@ -143,6 +164,7 @@ TEST_F(JobRewardsTest, AVersionThatFailsItsSelfTestChangesNothingAndSaysSo) {
   Write(Program(0.75, /*self_test=*/0.5));
   const auto [code, message] = events_.Pop();
   EXPECT_EQ(code, "reward_reload_failed");
+  EXPECT_EQ(severities_.Pop(), common::v1::SEVERITY_WARNING);
   EXPECT_THAT(message, HasSubstr("its self-test 1 gave 0.75; wanted: 0.5"));
   EXPECT_EQ(rewards_->scorer(), old);
   EXPECT_EQ(ScoreOne(), 0.25);
@@ -179,6 +201,51 @@ TEST_F(JobRewardsTest, WithReloadManualAPersonAsksForNewFiles) {
   EXPECT_EQ(loaded->rewards(0).outcome(), v1::RELOAD_OUTCOME_LOADED);
   EXPECT_NE(loaded->rewards(0).after(), loaded->rewards(0).before());
   EXPECT_EQ(loaded->generation(), rewards_->scorer()->generation());
+  EXPECT_EQ(ScoreOne(), 0.75);
+}
+
+TEST_F(JobRewardsTest, WhoeverWaitsForNewFilesIsAnsweredInTimeThoughTheyHaveNotStarted) {
+  Write(Program(0.25));
+  AddPlugin("mine", "manual");
+  options_.decide_within = absl::Milliseconds(1);
+  StartPlugins();
+  // The new version starts once there is a file `go`.
+  const std::string go = file_ + ".go";
+  std::filesystem::remove(go);
+  Write(absl::StrCat("import os, time\nwhile not os.path.exists('", go, "'): time.sleep(0.01)\n",
+                     Program(0.75)));
+
+  // The second request waits for the first.
+  for (int request = 0; request < 2; ++request) {
+    const auto answer = Reload();
+    ASSERT_EQ(answer.status(), absl::OkStatus());
+    EXPECT_EQ(answer->rewards(0).outcome(), v1::RELOAD_OUTCOME_STARTING);
+    EXPECT_EQ(answer->generation(), rewards_->scorer()->generation());
+  }
+  ASSERT_TRUE(WriteFileAtomic(go, "").ok());
+  EXPECT_NE(used_.Pop(), nullptr);
+  EXPECT_EQ(ScoreOne(), 0.75);
+}
+
+TEST_F(JobRewardsTest, NewFilesThatFindNoSandboxAreTriedAgain) {
+  Write(Program(0.25));
+  AddPlugin("mine");
+  std::atomic<bool> taken = false;
+  options_.launch =
+      [&](const PluginCommand& command) -> absl::StatusOr<std::unique_ptr<PluginChild>> {
+    if (taken) return absl::ResourceExhaustedError("all sandboxes are taken");
+    return LaunchUnconfined(command);
+  };
+  options_.start_within = absl::Seconds(2);
+  StartPlugins();
+  taken = true;
+  Write(Program(0.75));
+  const auto [code, message] = events_.Pop();
+  EXPECT_EQ(code, "reward_reload_failed");
+  EXPECT_THAT(message, HasSubstr("they are tried again by themselves"));
+
+  taken = false;
+  events_.PopUntil([](const auto& event) { return event.first == "reward_reloaded"; });
   EXPECT_EQ(ScoreOne(), 0.75);
 }
 
@@ -268,6 +335,41 @@ TEST_F(JobRewardsTest, ACandidateIsComparedAndHasNoPartInTheReward) {
   EXPECT_THAT(message, HasSubstr("candidate new of reward right: of 3 answers 2 have the same"));
 }
 
+TEST_F(JobRewardsTest, ACandidatesNewVersionIsComparedAfreshAndWithTheRewardThatItMayReplace) {
+  AddEntry("right", "exact");
+  Write(Program(0.25));
+  AddPlugin("new", "manual");
+  options_.reward.mutable_rewards(1)->set_shadow("right");
+  StartCandidates();
+  const ScoredAnswers scored{.answers = {{.text = "x"}},
+                             .row = {{"answer", "x"}},
+                             .source = "digits",
+                             .scores = {{"right", {RuleScore{.score = 1}}}}};
+  const std::shared_ptr<const Scorer> old = rewards_->scorer();
+  rewards_->NoteScored(old, scored);
+  while (ShadowOf(1).lower() == 0) {
+  }
+  const v1::Shadow before = ShadowOf(1);
+
+  Write(Program(1));
+  const auto loaded = Reload("new");
+  ASSERT_EQ(loaded.status(), absl::OkStatus());
+  EXPECT_EQ(loaded->rewards(0).message(),
+            "compared with reward right, of 1 answers 1 have the same score, 0 a higher and 0 a "
+            "lower one, mean difference +0.0000");
+  const auto [code, message] = events_.Pop();
+  EXPECT_EQ(code, "shadow_compared") << "the counts of the old version";
+  EXPECT_THAT(message, HasSubstr("0 a higher and 1 a lower one"));
+
+  EXPECT_EQ(ShadowOf(1).lower(), 0u);
+  EXPECT_GE(rpc::FromProto(ShadowOf(1).since()), rpc::FromProto(before.since()));
+  rewards_->NoteScored(old, scored);  // A group that was begun by the old version.
+  rewards_->NoteScored(rewards_->scorer(), scored);
+  while (ShadowOf(1).equal() == 0) {
+  }
+  EXPECT_EQ(ShadowOf(1).lower(), 0u);
+}
+
 TEST_F(JobRewardsTest, ItsBrokenPluginStopsNoLeasing) {
   Write("raise SystemExit('no such module')\n");
   AddEntry("right", "exact");
@@ -279,6 +381,20 @@ TEST_F(JobRewardsTest, ItsBrokenPluginStopsNoLeasing) {
   EXPECT_THAT(message, HasSubstr("no such module"));
   EXPECT_EQ(*rewards_->Capacity(7), 7u);
   EXPECT_EQ(rewards_->broken(), absl::OkStatus());
+}
+
+TEST(ShadowsTest, LargeAnswersThatWaitTakeNoMoreThanTheirShareOfMemory) {
+  metrics::Registry registry;
+  Shadows shadows(Metrics(&registry, "digits"));
+  const auto scorer = std::make_shared<const Scorer>(
+      *Scorer::Make({{.name = "right", .verifier = "exact"},
+                     {.name = "new", .verifier = "exact", .shadow = "right"}},
+                    Combine::kSum));
+  shadows.Add(scorer, {.answers = {{.text = std::string(Shadows::kMostBytes, 'x')}},
+                       .row = nlohmann::json::object(),
+                       .source = "digits",
+                       .scores = {{"right", {RuleScore{.score = 1}}}}});
+  EXPECT_EQ(shadows.results().at("new").skipped, 1u);
 }
 
 TEST(ShadowsTest, TheyCountHowTheirScoresCompare) {
@@ -316,7 +432,6 @@ TEST(ShadowsTest, TheyCountHowTheirScoresCompare) {
   add("was unscorable itself", std::nullopt);
   for (size_t i = 4; i < Shadows::kMostWaiting + 2; ++i) add("equal", 1);
   EXPECT_EQ(shadows.results().at("new").skipped, 2u);
-
   for (int i = 0; i < 6; ++i) {
     go.Push(0);
     asked.Pop();

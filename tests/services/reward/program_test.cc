@@ -203,6 +203,8 @@ TEST(RewardProgramFlagsTest, FlagsOfSandboxesThatDoNotGoTogetherAreRefused) {
       {{{"--serve-code", "127.0.0.1:0"}, {"--serve-code-key", "/no/such/file"}},
        "--serve-code-key: "},
       {{{"--serve-code", "0.0.0.0:0"}}, "0.0.0.0:0 is not on loopback"},
+      {{{"--serve-code", "0.0.0.0:0"}, {"--unsafe-no-sandbox", "1"}},
+       "--unsafe-no-sandbox is for debugging on one machine, but --serve-code is 0.0.0.0:0"},
       {{{"--code-server-key", "key"}}, "--code-server-key is given, but no --code-server"},
       {{{"--code-server", "127.0.0.1:80"}}, "--code-server: url is \"127.0.0.1:80\""},
   };

@@ -60,7 +60,7 @@ class ServerRewardsTest : public testing::Test {
     options_.job_name = "digits";
     options_.servers = &servers_;
     options_.watch_every = absl::Milliseconds(20);
-    options_.on_event = [this](const char* code, const std::string& message) {
+    options_.on_event = [this](common::v1::Severity, const char* code, const std::string& message) {
       events_.Push({code, message});
     };
     auto made = JobRewards::Make(std::move(options_));
@@ -97,7 +97,7 @@ TEST_F(ServerRewardsTest, AnotherVersionBringsANewGenerationAndEndsTheOldOne) {
   rewards_->NoteScored(old, {.answers = {{.text = "version_as_score"}},
                              .row = nlohmann::json::object(),
                              .source = "digits",
-                             .scores = {{"mine", {0.25}}}});
+                             .scores = {{"mine", {RuleScore{.score = 0.25}}}}});
 
   SetVersion("0.75");
   const std::shared_ptr<const Scorer> fresh = used_.Pop();
@@ -193,7 +193,7 @@ TEST_F(ServerRewardsTest, ACandidateIsComparedOnceItsServerIsThere) {
     rewards_->NoteScored(rewards_->scorer(), {.answers = {{.text = "version_as_score"}},
                                               .row = nlohmann::json::object(),
                                               .source = "digits",
-                                              .scores = {{"right", {1}}}});
+                                              .scores = {{"right", {RuleScore{.score = 1}}}}});
     described.Clear();
     rewards_->Describe(&described);
   }

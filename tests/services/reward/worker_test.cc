@@ -19,6 +19,7 @@ namespace sluice::reward {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 
 constexpr char kMessages[] = R"([{"role": "assistant", "content": "42"}])";
 
@@ -270,6 +271,34 @@ TEST_F(WorkerTest, AGroupIsScoredAtOnceAndItsTaskEndsWithARecordOfTheGroup) {
   EXPECT_EQ(end.fields_size(), 0);
 }
 
+TEST_F(WorkerTest, AGroupWhoseRowIsNoneIsNotScoredAtAll) {
+  queue::v1::Task task = TaskOf(0, true);
+  task.mutable_row()->set_json("no row");
+  Lease({task});
+  Handed<common::v1::Record> records;
+  served_.queue.on_put = [&](FakeQueue::PutStreamEnd& stream, const queue::v1::PutHeader& header,
+                             const std::string&) {
+    for (const common::v1::Record& record : header.records()) records.Push(record);
+    stream.Ack(header.seq());
+  };
+  served_.Start();
+  std::atomic<int> asked = 0;
+  Scorer scorer =
+      *Scorer::Make({{.name = "mine",
+                      .verifier = "plugin",
+                      .scores_groups = true,
+                      .args = {{"trl", "/rewards/mine.py:score"}}}},
+                    Combine::kSum,
+                    {.run_plugin = [&](const std::string&, const std::vector<nlohmann::json>& items,
+                                       absl::Duration) {
+                      ++asked;
+                      return std::vector<PluginResult>(items.size(), PluginResult{.score = 3});
+                    }});
+  StartWith(std::move(scorer), {.pool = "io", .waiting = 2});
+  EXPECT_EQ(records.Pop().fields(0).inline_(), "bad_row");
+  EXPECT_EQ(asked, 0);
+}
+
 TEST_F(WorkerTest, NoMoreTasksAreLeasedThanThreadsAreFree) {
   Handed<uint32_t> rooms;
   served_.queue.on_lease_tasks = [&](const queue::v1::LeaseTasksRequest& request) {
@@ -323,6 +352,7 @@ TEST_F(WorkerTest, AFaultOfTheJudgeUsesATryAndABusyJudgeDoesNot) {
   EXPECT_THAT(fault.leases(), ElementsAre("lease 0"));
   EXPECT_EQ(fault.reason(), queue::v1::RELEASE_REASON_FAULT);
   EXPECT_EQ(rpc::FromProto(fault.not_before()), absl::Seconds(7.5));
+  EXPECT_THAT(fault.cause(), HasSubstr("HTTP status 500")) << "people see it at a dead letter";
   EXPECT_THAT(busy.leases(), ElementsAre("lease 1"));
   EXPECT_EQ(busy.reason(), queue::v1::RELEASE_REASON_DRAIN);
   EXPECT_EQ(rpc::FromProto(busy.not_before()), absl::Seconds(5));

@@ -165,6 +165,33 @@ TEST_F(EvalTest, AnEvaluationThatAwaitsScoresCanBeCancelled) {
   EXPECT_EQ(Evaluate(options, waits).status().code(), absl::StatusCode::kCancelled);
 }
 
+// The scorer waits for nothing but stop_scoring, so that this test ends only if that is called.
+TEST_F(EvalTest, AnEvaluationThatFailsEndsTheCallsThatItHasBegun) {
+  EvalOptions options = Options(4);
+  options.scoring_threads = 2;
+  Mutex mu;
+  CondVar changed;
+  bool asked = false, stopped = false;
+  const EvalScorer waits = [&](absl::Span<const EvalText> answers, const std::string&) {
+    MutexLock lock(&mu);
+    asked = true;
+    while (!stopped) changed.Wait(&mu);
+    return RowScores{.generation = 1,
+                     .verdicts = std::vector<absl::StatusOr<EvalVerdict>>(
+                         answers.size(), absl::CancelledError("ended"))};
+  };
+  options.cancelled = [&] {
+    MutexLock lock(&mu);
+    return asked;
+  };
+  options.stop_scoring = [&] {
+    MutexLock lock(&mu);
+    stopped = true;
+    changed.NotifyAll();
+  };
+  EXPECT_FALSE(Evaluate(options, waits).ok());
+}
+
 TEST_F(EvalTest, AMeanCountsEachRowOnceThoughAnswersOfItHaveNoScore) {
   EvalOptions options = Options(2);
   options.samples = 3;

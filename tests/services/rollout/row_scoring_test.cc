@@ -3,6 +3,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -42,13 +43,17 @@ struct Outcome {
 
 Outcome Score(std::vector<absl::Status> results, bool ends = false) {
   Script script(std::move(results));
+  ManualClock clock;
   Outcome outcome;
   outcome.scores = ScoreWithRetries(
       [&](absl::Span<const EvalText>, const std::string&) { return script.Run(); }, kAnswers, "{}",
+      /*whole_rows=*/true,
       [&](absl::Duration duration) {
+        clock.Advance(duration);
         outcome.rests.push_back(duration);
         return !ends;
-      });
+      },
+      &clock);
   outcome.calls = script.calls();
   return outcome;
 }
@@ -91,9 +96,79 @@ TEST(RowScoringTest, AFaultOfOneAnswerIsTriedThoughAnotherIsOnlyBusy) {
             .generation = 1,
             .verdicts = {absl::ResourceExhaustedError("busy"), absl::InternalError("broken")}};
       },
-      kAnswers, "{}", [](absl::Duration) { return true; });
+      kAnswers, "{}", /*whole_rows=*/true, [](absl::Duration) { return true; });
   EXPECT_EQ(calls, 3);
   EXPECT_EQ(scores.verdicts[1].status().code(), absl::StatusCode::kInternal);
+}
+
+TEST(RowScoringTest, TheTimeOfCallsThatFindABusyScorerCountsToo) {
+  ManualClock clock;
+  int calls = 0;
+  const RowScores scores = ScoreWithRetries(
+      [&](absl::Span<const EvalText> answers, const std::string&) {
+        ++calls;
+        clock.Advance(absl::Minutes(3));
+        return RowScores{.verdicts = std::vector<absl::StatusOr<EvalVerdict>>(
+                             answers.size(), absl::ResourceExhaustedError("busy"))};
+      },
+      kAnswers, "{}", /*whole_rows=*/false,
+      [&](absl::Duration duration) {
+        clock.Advance(duration);
+        return true;
+      },
+      &clock);
+  EXPECT_EQ(calls, 5) << "at 3, 6, 9, 12 and 15 minutes; ten minutes after the first it gives up";
+  EXPECT_TRUE(absl::IsResourceExhausted(scores.verdicts[0].status()));
+}
+
+// A scorer whose first call scores "a" and fails on "b". Later ones score all by `generation`.
+class HalfScorer {
+ public:
+  explicit HalfScorer(uint32_t generation) : generation_(generation) {}
+  RowScores Run(bool whole_rows) {
+    return ScoreWithRetries(
+        [this](absl::Span<const EvalText> answers, const std::string&) {
+          asked_.push_back(answers.size());
+          const bool first = asked_.size() == 1;
+          RowScores scores{.generation = first ? 1 : generation_, .verdicts = {}};
+          for (const EvalText& answer : answers) {
+            if (first && answer.text == "b") scores.verdicts.push_back(absl::UnavailableError("b"));
+            else
+              scores.verdicts.push_back(EvalVerdict{.score = static_cast<double>(asked_.size())});
+          }
+          return scores;
+        },
+        kAnswers, "{}", whole_rows, [](absl::Duration) { return true; });
+  }
+  const std::vector<size_t>& asked() const { return asked_; }
+
+ private:
+  const uint32_t generation_;
+  std::vector<size_t> asked_;  // Answers in each call.
+};
+
+TEST(RowScoringTest, OnlyAnswersWithoutAVerdictAreAskedAgain) {
+  HalfScorer scorer(/*generation=*/1);
+  const RowScores scores = scorer.Run(/*whole_rows=*/false);
+  EXPECT_THAT(scorer.asked(), ElementsAre(2, 1));
+  EXPECT_EQ(scores.verdicts[0]->score, 1) << "its score stays";
+  EXPECT_EQ(scores.verdicts[1]->score, 2);
+}
+
+TEST(RowScoringTest, RewardsOfGroupsGetTheWholeRowAgain) {
+  HalfScorer scorer(/*generation=*/1);
+  const RowScores scores = scorer.Run(/*whole_rows=*/true);
+  EXPECT_THAT(scorer.asked(), ElementsAre(2, 2));
+  EXPECT_EQ(scores.verdicts[0]->score, 2);
+}
+
+TEST(RowScoringTest, TheScoresOfARowAreOfOneGeneration) {
+  HalfScorer scorer(/*generation=*/2);
+  const RowScores scores = scorer.Run(/*whole_rows=*/false);
+  EXPECT_THAT(scorer.asked(), ElementsAre(2, 1, 2));
+  EXPECT_EQ(scores.generation, 2u);
+  EXPECT_EQ(scores.verdicts[0]->score, 3);
+  EXPECT_EQ(scores.verdicts[1]->score, 3);
 }
 
 TEST(RowScoringTest, RowsAreScoredOnThreadsAndTakenByTheCaller) {

@@ -111,7 +111,7 @@ TEST(EvalCommandTest, APluginThatCannotStartEndsTheEvaluationWithItsError) {
 
 TEST(EvalCommandTest, AJudgeNeedsAFileThatNamesIt) {
   EXPECT_THAT(RunEvalBy({"--verifier", "judge", "--args", R"({"judge": "strict"})"}).err,
-              AllOf(HasSubstr("there is no judge \"strict\" here; the judges are: none"),
+              AllOf(HasSubstr("this command has no judge \"strict\"; its judges are: none"),
                     HasSubstr("--judges FILE")));
 }
 

@@ -163,6 +163,9 @@ const Case kCases[] = {
      kRefused,
      "args must have one of verl, trl, native (FILE.py:FUNCTION), exec (a command) and "
      "grpc"},
+    {"a function beside a server without a name",
+     "reward.rewards=[{name: q, verifier: plugin, args: {grpc: '', verl: DIR/reward.py:score}}]",
+     kRefused, "args.grpc is empty; leave it out, or say what scores the answers"},
     {"a deterministic job whose rewards would change",
      "run.deterministic=true queue.max_staleness=0 queue.admission.oversample=0 "
      "reward.rewards=[{name: q, verifier: plugin, args: {verl: DIR/reward.py:score, reload: "
@@ -181,6 +184,10 @@ const Case kCases[] = {
      "reward.rewards=[{name: q, verifier: exact}, {name: r, verifier: gsm8k, shadow: q, weight: "
      "2}]",
      kRefused, "reward.rewards.1.weight is 2, but this reward is a candidate"},
+    {"a candidate of groups where answers are scored one by one",
+     "reward.rewards=[{name: q, verifier: exact}, {name: r, verifier: plugin, args: {trl: "
+     "DIR/r.py:f}, granularity: group, shadow: q}]",
+     kRefused, "reward.rewards.1.granularity is group, but this reward is a candidate"},
     {"a candidate",
      "reward.rewards=[{name: q, verifier: exact}, {name: r, verifier: gsm8k, shadow: q}]", kRight},
     {"a reward of whole groups, which are cut short",
@@ -249,6 +256,11 @@ const Case kCases[] = {
      "data.order.sampler=levels data.order.level_up=1.5 data.train.0.fields={level: digits}",
      kRefused, "data.order.level_up is 1.5, but no answer can earn more than 1, so that no level"},
     {"rows that rest", "data.order={sampler: adaptive, rest_after: 3}", kRight},
+    {"rows that rest with weights that add up to 1",
+     "data.order={sampler: adaptive, rest_after: 3} "
+     "reward.rewards=[{name: a, verifier: exact, weight: 0.6}, {name: b, verifier: exact, weight: "
+     "0.3}, {name: c, verifier: exact, weight: 0.1}]",
+     kRight},
     {"rows that rest although each is drawn once", "data.order.rest_after=3", kRefused,
      "sampler: uniform draws each row once in each epoch"},
     {"a rest of nothing", "data.order.rest_steps=10", kRefused,
@@ -259,6 +271,10 @@ const Case kCases[] = {
      "data.order={sampler: adaptive, rest_after: 3} "
      "reward.rewards=[{name: q, verifier: exact, weight: 0.5}]",
      kRefused, "so no row would ever be answered perfectly"},
+    {"levels that only a candidate would end",
+     "data.order.sampler=levels data.order.level_up=1.5 data.train.0.fields={level: digits} "
+     "reward.rewards=[{name: q, verifier: exact}, {name: r, verifier: gsm8k, shadow: q}]",
+     kRefused, "data.order.level_up is 1.5, but no answer can earn more than 1, so that no level"},
     {"a window without levels", "data.order.level_window=10", kRefused,
      "data.order.level_window has an effect only with sampler: levels; leave it out"},
     {"passes over data that is sampled", "data.order.sampler=adaptive data.order.epochs=2",

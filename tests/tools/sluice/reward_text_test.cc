@@ -114,6 +114,7 @@ TEST(RewardTextTest, CandidatesAreComparedOverAllDaemons) {
       shadow.set_other_places(4);
       shadow.set_step_distance(2);
     }
+    shadow.mutable_since()->set_seconds(1'700'000'000);
   }
   response.mutable_rewards(0)->mutable_answer()->add_earlier(0x7c1f09aa);
   job::v1::RewardDescribed& silent = *response.add_rewards();
@@ -127,8 +128,15 @@ TEST(RewardTextTest, CandidatesAreComparedOverAllDaemons) {
   EXPECT_THAT(text, HasSubstr("candidate new of mine: same score for 70.0 % of 20 answers, higher "
                               "2, lower 4, mean difference -0.0500, mean distance 0.1500; "
                               "steps rewarded the same in 3 of 8 answers, with other values in 1, "
-                              "at other places in 4, mean distance 0.2500, unscorable 2\n"));
+                              "at other places in 4, mean distance 0.2500, unscorable 2, since "
+                              "2023-11-14 22:13 UTC\n"));
   EXPECT_THAT(text, Not(HasSubstr("skipped")));
+
+  // One of them has loaded another version: their counts are not added up.
+  response.mutable_rewards(1)->mutable_answer()->mutable_rewards(1)->set_version("c3");
+  const std::string apart = RewardsText(RewardsJson(response));
+  EXPECT_THAT(apart, HasSubstr("candidate new of mine (versions c3 and b2): same score for 70.0 % "
+                               "of 10 answers"));
 }
 
 TEST(RewardTextTest, AReloadFailsIfADaemonFailsOrDoesNotAnswer) {

@@ -40,8 +40,11 @@ class Evaluation {
         renderer_(std::move(renderer)),
         made_(std::move(made)),
         data_(std::move(data)),
-        scoring_(options.scoring_threads, &score) {
+        scoring_(options.scoring_threads, &score, options.whole_rows) {
     made_.engine->UseTokenizer(&renderer_->tokenizer());
+  }
+  ~Evaluation() {
+    if (options_.stop_scoring) options_.stop_scoring();
   }
 
   absl::StatusOr<EvalResult> Run() {
@@ -221,7 +224,7 @@ class Evaluation {
   std::pair<uint64_t, uint32_t> first_unscorable_;  // Row and sample, if there is one.
   std::vector<double> row_means_;                   // Mean score of each row that has one.
   std::map<uint32_t, std::vector<double>> passes_;  // By k: pass@k of each row.
-  RowScoring scoring_;
+  RowScoring scoring_;  // Destroyed first: that waits for calls of the scorer.
 };
 
 }  // namespace

@@ -39,6 +39,9 @@ struct EvalOptions {
   // Threads on which the scorer runs, beside the sampling; for scorers that wait for others. 0: it
   // runs between two steps of sampling.
   uint32_t scoring_threads = 0;
+  // Whether the scorer must get all answers to a row at once, also when it is asked again: a reward
+  // of groups.
+  bool whole_rows = false;
   uint32_t keep = 10;  // The answers to the first `keep` rows are returned.
   // Tells people in an error what to do about a malformed line.
   const char* bad_row_hint =
@@ -46,6 +49,9 @@ struct EvalOptions {
   // Called before each step, and often while scores are awaited. If it returns true, the evaluation
   // ends with CANCELLED, once calls of the scorer have returned. May be empty.
   std::function<bool()> cancelled;
+  // Called when no more scores are wanted, also after an error: calls of the scorer are to end
+  // soon, as the evaluation waits for them. May be empty.
+  std::function<void()> stop_scoring;
   // Called once the model is loaded. Returns the weights to evaluate, which must have `layout`.
   // Empty: the weights of the model directory are evaluated.
   std::function<absl::StatusOr<StagedWeights>(absl::Span<const TensorSpec> layout)> weights;

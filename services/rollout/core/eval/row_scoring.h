@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/work_threads.h"
 
@@ -42,12 +43,15 @@ struct RowScores {
 using EvalScorer =
     std::function<RowScores(absl::Span<const EvalText> answers, const std::string& row_json)>;
 
-// Scores a row, and again if what scores has failed or is busy: after a failure at most twice, and
-// while it is busy for ten minutes of waiting at most. What has no score then stays without one.
+// Scores a row, and again those answers for which what scores has failed or is busy: after a
+// failure at most twice, and while it is busy for ten minutes at most. What has no score then stays
+// without one. All scores are of one generation: if a later try has another one, it scores the
+// whole row. With `whole_rows` each try does, for rewards that compare the answers of a row.
 // `rest` waits for a time, and returns false if the evaluation ends meanwhile.
 RowScores ScoreWithRetries(const EvalScorer& scorer, absl::Span<const EvalText> answers,
-                           const std::string& row_json,
-                           const std::function<bool(absl::Duration)>& rest);
+                           const std::string& row_json, bool whole_rows,
+                           const std::function<bool(absl::Duration)>& rest,
+                           Clock* clock = Clock::Real());
 
 // Scores the rows of an evaluation beside the sampling. Used by one thread, which gets the scores
 // by Collect(). Owns up to `threads` threads, on which the scorer runs; with 0, it runs in Score(),
@@ -56,9 +60,9 @@ class RowScoring {
  public:
   using Take = std::function<void(RowScores scores)>;
 
-  // `scorer` outlives this object.
-  RowScoring(uint32_t threads, const EvalScorer* scorer)
-      : threads_count_(threads), scorer_(scorer), threads_(threads) {}
+  // `scorer` outlives this object. `whole_rows` as in ScoreWithRetries().
+  RowScoring(uint32_t threads, const EvalScorer* scorer, bool whole_rows = false)
+      : threads_count_(threads), scorer_(scorer), whole_rows_(whole_rows), threads_(threads) {}
   // Rows that are not scored yet are given up. The destructor waits for calls of the scorer, which
   // its owner must have ended.
   ~RowScoring();
@@ -77,6 +81,7 @@ class RowScoring {
 
   const uint32_t threads_count_;
   const EvalScorer* const scorer_;
+  const bool whole_rows_;
   size_t waiting_ = 0;
 
   Mutex mu_;

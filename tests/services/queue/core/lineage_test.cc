@@ -125,6 +125,21 @@ class GenerationsTest : public testing::Test {
   Harness h_;
 };
 
+TEST_F(GenerationsTest, AGenerationWhoseWorkersAreGoneIsNotInUse) {
+  h_.Start();
+  SampleGroups(2);
+  ASSERT_TRUE(Lease(kOldGeneration).ok());
+  EXPECT_EQ(Generations().at(GenerationName(kOldGeneration))["state"], "in_use");
+
+  const Caller reward = h_.Reward();
+  ASSERT_TRUE(h_.Call<ReleaseAnswer>({.worker = "controller", .incarnation = 0},
+                                     Release{.worker = reward.worker,
+                                             .incarnation = reward.incarnation,
+                                             .reason = ReleaseReason::kLost})
+                  .ok());
+  EXPECT_EQ(Generations().at(GenerationName(kOldGeneration))["state"], "past");
+}
+
 TEST_F(GenerationsTest, AWorkerEndsGroupsOfAnEarlierGenerationAndBeginsNoneByIt) {
   h_.Start();
   SampleGroups(4);  // Two groups of two members.

@@ -69,6 +69,22 @@ TEST(LevelSamplerTest, EachPassOverALevelIsAShuffleOfItsRows) {
   EXPECT_FALSE(prompts.exhausted()) << "passes over a level have no end";
 }
 
+TEST(LevelSamplerTest, FromALevelWhoseRowsAreAllInQuarantineItGoesOnToLaterLevels) {
+  Prompts prompts(SpecOf(Sampler::kLevels), RowsWithLevels(6, 3));
+  prompts.Quarantine({.index = 0});
+  prompts.Quarantine({.index = 3});
+  for (int64_t k = 0; k < 2; ++k) {
+    const RowRef row = *prompts.Next(k);
+    EXPECT_EQ(LevelOf(row, 3), 2);
+    Train(&prompts, k, row, 1);
+  }
+  EXPECT_EQ(LevelOf(*prompts.Next(2), 3), 3) << "the results of level 2 count";
+  EXPECT_THAT(prompts.TakeNews(),
+              ElementsAre(HasSubstr("no rows of the level before are left to draw; source digits: "
+                                    "level 2, from step 0 on"),
+                          HasSubstr("source digits draws level 3 now")));
+}
+
 TEST(LevelSamplerTest, QuarantinedRowsAreLeftOutAndALevelWithoutRowsIsSkipped) {
   Prompts prompts(SpecOf(Sampler::kLevels), RowsWithLevels(6, 3));
   prompts.Quarantine({.index = 0});

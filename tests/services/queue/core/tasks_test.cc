@@ -219,7 +219,9 @@ TEST_F(TasksTest, OutOfTriesATaskIsADeadLetterWithItsCause) {
     const auto leased = Lease(1);
     ASSERT_EQ(leased->tasks[0].tries, static_cast<uint32_t>(tries));
     ASSERT_TRUE(h_.Call<ReleaseAnswer>(h_.Reward(), Release{.leases = {leased->tasks[0].lease.id},
-                                                            .reason = ReleaseReason::kFault})
+                                                            .reason = ReleaseReason::kFault,
+                                                            .cause = "judge strict: HTTP status "
+                                                                     "500\xff"})
                     .ok());
   }
 
@@ -227,7 +229,7 @@ TEST_F(TasksTest, OutOfTriesATaskIsADeadLetterWithItsCause) {
 
   const auto dead = h_.job().Peek(PeekWhat::kTasks, "dead_letter", h_.now);
   ASSERT_EQ(dead.size(), 1u);
-  EXPECT_THAT(dead[0].json, testing::HasSubstr("gave it back"));
+  EXPECT_THAT(dead[0].json, testing::HasSubstr("gave it back: judge strict: HTTP status 500"));
   EXPECT_EQ(h_.alarms.back().code, "dead_letter");
 }
 
