@@ -230,21 +230,21 @@ TEST_F(JobRewardsTest, WhoeverWaitsForNewFilesIsAnsweredInTimeThoughTheyHaveNotS
 TEST_F(JobRewardsTest, NewFilesThatFindNoSandboxAreTriedAgain) {
   Write(Program(0.25));
   AddPlugin("mine");
-  std::atomic<bool> taken = false;
+  const auto taken = std::make_shared<std::atomic<bool>>(false);
   options_.launch =
-      [&](const PluginCommand& command) -> absl::StatusOr<std::unique_ptr<PluginChild>> {
-    if (taken) return absl::ResourceExhaustedError("all sandboxes are taken");
+      [taken](const PluginCommand& command) -> absl::StatusOr<std::unique_ptr<PluginChild>> {
+    if (*taken) return absl::ResourceExhaustedError("all sandboxes are taken");
     return LaunchUnconfined(command);
   };
   options_.start_within = absl::Seconds(2);
   StartPlugins();
-  taken = true;
+  *taken = true;
   Write(Program(0.75));
   const auto [code, message] = events_.Pop();
   EXPECT_EQ(code, "reward_reload_failed");
   EXPECT_THAT(message, HasSubstr("they are tried again by themselves"));
 
-  taken = false;
+  *taken = false;
   events_.PopUntil([](const auto& event) { return event.first == "reward_reloaded"; });
   EXPECT_EQ(ScoreOne(), 0.75);
 }
