@@ -82,7 +82,8 @@ class PathLease {
  public:
   PathLease(ObjectFetcher* objects, weights::v1::LeaseRequest request)
       : objects_(objects), request_(std::move(request)) {
-    first_ = std::async(std::launch::async, [this] { return Send(&cancel_); });
+    first_ = std::async(objects_->tell(), [this] { return Send(&cancel_); });
+    if (objects_->tell() == std::launch::deferred) first_.wait();
   }
   ~PathLease() { cancel_.Trigger(); }  // The future's destructor then waits for the call.
 
@@ -119,8 +120,9 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
       {.caller = caller_,
        .version = version.version,
        .holders = {{.id = std::string(kOriginId),
-                    .transport = std::make_shared<GrpcTransport>(&channel, caller_),
-                    .channel = &channel}},
+                    .transport = std::make_shared<GrpcTransport>(
+                        std::shared_ptr<const rpc::Channel>(std::shared_ptr<void>(), &channel),
+                        caller_)}},
        .history = &history,
        .cancel = cancel});
   return Fetch(&objects, version, held);

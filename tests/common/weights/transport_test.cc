@@ -118,7 +118,7 @@ class WireServer {
   }
   WireSource& source() { return *source_; }
   WeightsServer& weights() { return weights_; }
-  const rpc::Channel& channel() const { return *channel_; }
+  const std::shared_ptr<rpc::Channel>& channel() const { return channel_; }
   const std::string& address() const { return server_->address(); }
 
  private:
@@ -176,11 +176,11 @@ class GrpcWire : public Wire {
   }
   WireSource* source() override { return &server_.source(); }
   std::unique_ptr<Transport> Connect() override {
-    return std::make_unique<GrpcTransport>(&server_.channel(), kWireCaller, ucx_.get());
+    return std::make_unique<GrpcTransport>(server_.channel(), kWireCaller, ucx_.get());
   }
   std::unique_ptr<Transport> ConnectToSilence() override {
     mute_channel_ = mute_.Connect();
-    return std::make_unique<GrpcTransport>(mute_channel_.get(), kWireCaller, ucx_.get());
+    return std::make_unique<GrpcTransport>(mute_channel_, kWireCaller, ucx_.get());
   }
 
  private:
@@ -515,9 +515,7 @@ class TransportFallbackTest : public TransportTest {
          .version = kWireVersion,
          .holders = {{.id = "first", .transport = std::move(first), .why = "it is first"},
                      {.id = std::string(kOriginId),
-                      .transport =
-                          std::make_shared<GrpcTransport>(&trainer_.channel(), kWireCaller),
-                      .channel = &trainer_.channel(),
+                      .transport = std::make_shared<GrpcTransport>(trainer_.channel(), kWireCaller),
                       .why = "it is last"}},
          .history = &history});
     const std::unique_ptr<WholeVersion> whole = wire_->PutWhole(ids);
