@@ -197,8 +197,9 @@ absl::StatusOr<std::string> ObjectFetcher::AskForList(const weights::v1::ListReq
                   request, response,
                   {.deadline = kShortCall, .give_up = kShortCall, .cancel = options_.cancel})
             : holder.transport->List(response);
+    // The answer may be OK and yet of no use.
+    if (cancelled()) return absl::CancelledError("the download was cancelled");
     if (answered.ok() && is_useful()) return stats_.lister = holder.id;
-    if (cancelled()) return answered;
   }
   return error;
 }
