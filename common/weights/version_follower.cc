@@ -59,7 +59,8 @@ std::optional<absl::Duration> VersionFollower::next_download() const {
 bool VersionFollower::ShouldDownload() const {
   if (!latest_ || offered_) return false;
   const PolicyVersion version = latest_->version;
-  if (version == held_version_) return false;
+  // A message may have been under way for long, so that others have told of newer versions since.
+  if (version <= held_version_) return false;
   // What is held may have changed since HearOther().
   if (is_hearsay() && latest_->state == held_ && !from_nothing_) return false;
   // During a replay the trainer publishes versions below the engine's. The engine keeps its weights
