@@ -1,4 +1,7 @@
 // Broadcasts of whole versions to fleets, with faults: real servers, subscribers and Gloo groups.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <future>
 #include <thread>
 #include <vector>

@@ -1,5 +1,8 @@
 // Fleets whose rollouts get versions in different ways. What is compared is the weights that each
 // rollout ends with, to the bit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/shm/socket.h"

@@ -572,6 +572,39 @@ TEST_P(TransportFallbackTest, ASilentHolderIsLeftForTheNextOne) {
   EXPECT_THAT(stats_.last_fault, testing::HasSubstr("silent"));
 }
 
+// Answers calls at once, with nothing, and cancels the download then.
+class UselessTransport : public Transport {
+ public:
+  explicit UselessTransport(rpc::Cancel* cancel) : cancel_(cancel) {}
+  const TransportCaps& caps() const override { return kGrpcCaps; }
+  FetchEnd Fetch(const FetchTerms&, WantedObjects*) override {
+    return {absl::UnavailableError("it has nothing"), HolderFault::kGone};
+  }
+  absl::Status Call(const google::protobuf::Message&, google::protobuf::Message*,
+                    const rpc::CallOptions&) override {
+    cancel_->Trigger();
+    return absl::OkStatus();
+  }
+
+ private:
+  rpc::Cancel* const cancel_;
+};
+
+TEST(ObjectFetcherTest, ADownloadThatIsCancelledInAUselessAnswerIsCancelled) {
+  rpc::Cancel cancel;
+  HolderHistory history;
+  const auto useless = std::make_shared<UselessTransport>(&cancel);
+  ObjectFetcher fetcher(
+      {.caller = kWireCaller,
+       .version = kWireVersion,
+       .holders = {{.id = "one", .transport = useless}, {.id = "other", .transport = useless}},
+       .history = &history,
+       .cancel = &cancel});
+  weights::v1::ListResponse list;
+  const auto lister = fetcher.AskForList(weights::v1::ListRequest(), &list, [] { return false; });
+  EXPECT_TRUE(absl::IsCancelled(lister.status())) << lister.status();
+}
+
 const auto kTransports = testing::Values("grpc", "shm", "file", "c10d"
 #ifdef SLUICE_UCX
                                          ,
