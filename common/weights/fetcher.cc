@@ -29,6 +29,15 @@ constexpr absl::Duration kPathLease = absl::Minutes(2);
 
 std::string ShortName(const std::string& id) { return ToHex(id).substr(0, 16); }
 
+absl::StatusOr<weights::v1::Manifest> ParseManifest(PolicyVersion version,
+                                                    const std::string& bytes) {
+  weights::v1::Manifest manifest;
+  if (bytes.size() <= kMaxManifest && manifest.ParseFromString(bytes)) return manifest;
+  return absl::DataLossError(
+      absl::StrCat("the manifest of version ", version.str(), " has ", bytes.size(),
+                   " bytes and cannot be parsed; the limit is ", kMaxManifest, " bytes"));
+}
+
 // Reads the fingerprints of the tensors after a delta. Those before it are in no manifest of it, so
 // of a delta that is taken backward none are known.
 absl::Status ReadTensorStates(const weights::v1::Manifest& manifest, bool backward,
@@ -82,7 +91,8 @@ class PathLease {
  public:
   PathLease(ObjectFetcher* objects, weights::v1::LeaseRequest request)
       : objects_(objects), request_(std::move(request)) {
-    first_ = std::async(std::launch::async, [this] { return Send(&cancel_); });
+    first_ = std::async(objects_->tell(), [this] { return Send(&cancel_); });
+    if (objects_->tell() == std::launch::deferred) first_.wait();
   }
   ~PathLease() { cancel_.Trigger(); }  // The future's destructor then waits for the call.
 
@@ -119,8 +129,9 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
       {.caller = caller_,
        .version = version.version,
        .holders = {{.id = std::string(kOriginId),
-                    .transport = std::make_shared<GrpcTransport>(&channel, caller_),
-                    .channel = &channel}},
+                    .transport = std::make_shared<GrpcTransport>(
+                        std::shared_ptr<const rpc::Channel>(std::shared_ptr<void>(), &channel),
+                        caller_)}},
        .history = &history,
        .cancel = cancel});
   return Fetch(&objects, version, held);
@@ -152,33 +163,38 @@ absl::StatusOr<WeightFetcher::Route> WeightFetcher::FindRoute(
     ObjectFetcher* objects, const PublishedVersion& version,
     const std::optional<Fingerprint>& from) const {
   // The manifest that was announced leads to the version, and most often from what is held. The
-  // trainer's answer to a List would come late, behind the chunks that its link is full of. Of a
-  // version that only a relay has announced, the manifest may be made up; a list says whose word
-  // it is.
-  if (objects->relay() != nullptr && !objects->hearsay()) {
-    Route route{.lister = std::string(kOriginId)};
+  // trainer's answer to a List would come late, behind the chunks that its link is full of. What
+  // only a relay has announced may be made up: its manifest must say the same, and a list says
+  // whose word it is.
+  Route route{.lister = std::string(kOriginId)};
+  if (objects->relay() != nullptr || objects->hearsay()) {
     const absl::Status fetched = objects->Fetch({version.manifest}, [&](absl::string_view object) {
       route.manifest = std::make_shared<const std::string>(object);
       return absl::OkStatus();
     });
-    weights::v1::Manifest manifest;
-    if (fetched.ok() && route.manifest->size() <= kMaxManifest &&
-        manifest.ParseFromString(*route.manifest)) {
+    if (objects->hearsay()) SLUICE_RETURN_IF_ERROR(fetched);
+    const absl::StatusOr<weights::v1::Manifest> manifest =
+        fetched.ok() ? ParseManifest(version.version, *route.manifest) : fetched;
+    if (objects->hearsay()) SLUICE_RETURN_IF_ERROR(manifest.status());
+    if (manifest.ok()) {
       WeightEdge edge{.version = version, .manifest = version.manifest};
-      for (const weights::v1::Chunk& chunk : manifest.chunks()) edge.bytes += chunk.wire_bytes();
-      edge.created = rpc::FromProto(manifest.created());
-      if (manifest.kind() == weights::v1::Manifest::KIND_DELTA) {
-        SLUICE_ASSIGN_OR_RETURN(edge.base, Fingerprint::FromBytes(manifest.base()));
+      for (const weights::v1::Chunk& chunk : manifest->chunks()) edge.bytes += chunk.wire_bytes();
+      edge.created = rpc::FromProto(manifest->created());
+      if (manifest->kind() == weights::v1::Manifest::KIND_DELTA) {
+        SLUICE_ASSIGN_OR_RETURN(edge.base, Fingerprint::FromBytes(manifest->base()));
       }
-      route.path = {{edge}};
-      if (!edge.base.has_value() || edge.base == from) return route;
+      if (objects->hearsay()) {
+        SLUICE_RETURN_IF_ERROR(CheckManifest(*manifest, edge));
+      } else if (!edge.base.has_value() || edge.base == from) {
+        route.path = {{edge}};
+        return route;
+      }
     }
   }
 
   weights::v1::ListRequest request;
   *request.mutable_call() = MakeCall(caller_);
   weights::v1::ListResponse list;
-  Route route;
   const auto find_path = [&]() -> absl::Status {
     SLUICE_ASSIGN_OR_RETURN(const std::vector<WeightEdge> edges, ReadEdges(list));
     route.path = FindWeightPath(edges, from, version.state);
@@ -214,7 +230,9 @@ absl::StatusOr<StagedWeights> WeightFetcher::Walk(ObjectFetcher* objects,
   PathLease lease(objects, MakeLease(manifests, kPathLease));
   absl::Status walked;
   for (const WeightStep& step : path) {
-    walked = TakeStep(objects, step, [&] { return lease.Renew(); }, &result);
+    const bool is_known = step.edge.manifest == version.manifest;
+    walked = TakeStep(
+        objects, step, is_known ? route.manifest : nullptr, [&] { return lease.Renew(); }, &result);
     if (!walked.ok()) break;
   }
   if (absl::IsDataLoss(walked) && result.delta != nullptr && route.lister == kOriginId &&
@@ -265,21 +283,19 @@ absl::StatusOr<std::vector<WeightEdge>> WeightFetcher::ReadEdges(
 
 // Takes the result, which has the fingerprint result->state, along one edge.
 absl::Status WeightFetcher::TakeStep(ObjectFetcher* objects, const WeightStep& step,
+                                     std::shared_ptr<const std::string> known_manifest,
                                      const std::function<absl::Status()>& renew,
                                      Result* result) const {
   // Download the manifest, which lists the chunks.
   const WeightEdge& edge = step.edge;
-  std::string manifest_bytes;
-  SLUICE_RETURN_IF_ERROR(objects->Fetch({edge.manifest}, [&](absl::string_view object) {
-    manifest_bytes = std::string(object);
-    return absl::OkStatus();
-  }));
-  weights::v1::Manifest manifest;
-  if (manifest_bytes.size() > kMaxManifest || !manifest.ParseFromString(manifest_bytes)) {
-    return absl::DataLossError(absl::StrCat(
-        "the manifest of version ", edge.version.version.str(), " has ", manifest_bytes.size(),
-        " bytes and cannot be parsed; the limit is ", kMaxManifest, " bytes"));
+  if (known_manifest == nullptr) {
+    SLUICE_RETURN_IF_ERROR(objects->Fetch({edge.manifest}, [&](absl::string_view object) {
+      known_manifest = std::make_shared<const std::string>(object);
+      return absl::OkStatus();
+    }));
   }
+  SLUICE_ASSIGN_OR_RETURN(const weights::v1::Manifest manifest,
+                          ParseManifest(edge.version.version, *known_manifest));
   SLUICE_RETURN_IF_ERROR(CheckManifest(manifest, edge));
 
   const bool whole = !edge.base.has_value();

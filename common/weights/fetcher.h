@@ -91,8 +91,10 @@ class WeightFetcher {
     Fingerprint state;  // After the last step.
     uint64_t bytes = 0;
   };
-  // `renew` is called again and again while it takes long.
+  // `renew` is called again and again while it takes long. `known_manifest` is that of the step, if
+  // it was fetched; else null.
   absl::Status TakeStep(ObjectFetcher* objects, const WeightStep& step,
+                        std::shared_ptr<const std::string> known_manifest,
                         const std::function<absl::Status()>& renew, Result* result) const;
 
   const Caller caller_;

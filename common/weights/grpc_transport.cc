@@ -9,6 +9,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/rpc/cancel.h"
+#include "common/rpc/client.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/stream.h"
 #include "common/weights/ucx_memory.h"
@@ -156,6 +157,12 @@ class Assembly {
 };
 
 }  // namespace
+
+absl::Status GrpcTransport::Call(const google::protobuf::Message& request,
+                                 google::protobuf::Message* response,
+                                 const rpc::CallOptions& options) {
+  return rpc::Call(*channel_, request, response, options);
+}
 
 FetchEnd GrpcTransport::Fetch(const FetchTerms& terms, WantedObjects* wanted) {
   // The guard ends the stream by it, or the caller does, also while there is no connection yet.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -18,12 +19,15 @@ class FetchHeader;
 // no such memory for still comes in pieces.
 class GrpcTransport : public Transport {
  public:
-  // `channel` and `ucx` outlive the transport.
-  GrpcTransport(const rpc::Channel* channel, WeightCaller caller, UcxMemory* ucx = nullptr)
-      : channel_(channel), caller_(std::move(caller)), ucx_(ucx) {}
+  // `ucx` outlives the transport.
+  GrpcTransport(std::shared_ptr<const rpc::Channel> channel, WeightCaller caller,
+                UcxMemory* ucx = nullptr)
+      : channel_(std::move(channel)), caller_(std::move(caller)), ucx_(ucx) {}
 
   const TransportCaps& caps() const override { return ucx_ != nullptr ? kUcxCaps : kGrpcCaps; }
   FetchEnd Fetch(const FetchTerms& terms, WantedObjects* wanted) override;
+  absl::Status Call(const google::protobuf::Message& request, google::protobuf::Message* response,
+                    const rpc::CallOptions& options) override;
 
  private:
   // Triggering `end` ends the stream.
@@ -32,7 +36,7 @@ class GrpcTransport : public Transport {
   FetchEnd TakeFromMemory(const weights::v1::FetchHeader& header, absl::Duration deadline,
                           rpc::Cancel* end, WantedObjects* wanted);
 
-  const rpc::Channel* const channel_;
+  const std::shared_ptr<const rpc::Channel> channel_;
   const WeightCaller caller_;
   UcxMemory* const ucx_;  // May be null.
 };

@@ -79,7 +79,7 @@ absl::Status ObjectFetcher::Fetch(absl::Span<const std::string> ids, const Objec
     holders_failed_ = true;  // Unless nothing is missing in the end.
     if (cancelled()) return absl::CancelledError("the download was cancelled");
     // The trainer's word counts most, as it sends it itself.
-    const bool is_origin = holder.id == kOriginId && holder.channel != nullptr;
+    const bool is_origin = holder.id == kOriginId && holder.transport->caps().calls;
     if (!end.status.ok() && !origin_asked) error = end.status;
     origin_asked |= is_origin;
 
@@ -166,9 +166,9 @@ void ObjectFetcher::Distrust(const std::string& holder, const absl::Status& why)
   LeaveHolder(holder, HolderFault::kLied, why);
 }
 
-const rpc::Channel* ObjectFetcher::FindOrigin() const {
+Transport* ObjectFetcher::FindOrigin() const {
   for (const Holder& holder : options_.holders) {
-    if (holder.id == kOriginId && holder.channel != nullptr) return holder.channel;
+    if (holder.id == kOriginId && holder.transport->caps().calls) return holder.transport.get();
   }
   return nullptr;
 }
@@ -179,11 +179,11 @@ absl::StatusOr<std::string> ObjectFetcher::AskForList(const weights::v1::ListReq
   absl::Status error = absl::UnavailableError(absl::StrCat(
       "the trainer is gone, and none of ", options_.holders.size(), " holders lists a way to ",
       "version ", options_.version.str(), "; it is asked for again later"));
-  const rpc::Channel* const origin = FindOrigin();
+  Transport* const origin = FindOrigin();
   if (origin != nullptr && !origin_gone_) {
     rpc::CallOptions options{.cancel = options_.cancel};
     if (!alone_) options.deadline = options.give_up = kShortCall;
-    error = rpc::Call(*origin, request, response, options);
+    error = origin->Call(request, response, options);
     if (error.ok()) return stats_.lister = std::string(kOriginId);
     if (alone_ || !IsGone(error) || cancelled()) return error;
     origin_gone_ = true;
@@ -191,27 +191,26 @@ absl::StatusOr<std::string> ObjectFetcher::AskForList(const weights::v1::ListReq
   for (size_t at = current_; at < options_.holders.size(); ++at) {
     const Holder& holder = options_.holders[at];
     if (holder.id == kOriginId) continue;
-    absl::Status answered;
-    if (holder.channel == nullptr) {
-      answered = holder.transport->List(response);
-    } else {
-      answered =
-          rpc::Call(*holder.channel, request, response,
-                    {.deadline = kShortCall, .give_up = kShortCall, .cancel = options_.cancel});
-    }
+    const absl::Status answered =
+        holder.transport->caps().calls
+            ? holder.transport->Call(
+                  request, response,
+                  {.deadline = kShortCall, .give_up = kShortCall, .cancel = options_.cancel})
+            : holder.transport->List(response);
+    // The answer may be OK and yet of no use.
+    if (cancelled()) return absl::CancelledError("the download was cancelled");
     if (answered.ok() && is_useful()) return stats_.lister = holder.id;
-    if (cancelled()) return answered;
   }
   return error;
 }
 
 absl::Status ObjectFetcher::TellOrigin(const google::protobuf::Message& request,
                                        google::protobuf::Message* response, rpc::Cancel* cancel) {
-  const rpc::Channel* const origin = FindOrigin();
+  Transport* const origin = FindOrigin();
   if (origin == nullptr || origin_gone_) return absl::OkStatus();
   rpc::CallOptions options{.cancel = cancel};
   if (!alone_) options.deadline = options.give_up = kShortCall;
-  const absl::Status told = rpc::Call(*origin, request, response, options);
+  const absl::Status told = origin->Call(request, response, options);
   const bool cancelled = cancel != nullptr && cancel->triggered();
   if (told.ok() || alone_ || !IsGone(told) || cancelled) return told;
   origin_gone_ = true;

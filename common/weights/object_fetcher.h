@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,13 +20,9 @@
 #include "common/base/mutex.h"
 #include "common/rl/version.h"
 #include "common/rpc/cancel.h"
-#include "common/rpc/channel.h"
 #include "common/weights/relay_chain.h"
 #include "common/weights/transport.h"
 
-namespace google::protobuf {
-class Message;
-}  // namespace google::protobuf
 namespace sluice {
 class WeightRelay;
 namespace weights::v1 {
@@ -53,8 +50,6 @@ class ObjectFetcher {
   struct Holder {
     std::string id;  // kOriginId: the trainer. kFolderId: the folder `weights.dir`.
     std::shared_ptr<Transport> transport;
-    // Through which calls are made to it; it outlives the fetcher. Null: none are.
-    const rpc::Channel* channel = nullptr;
     std::string why;  // Why this transport was chosen for it, for people.
   };
   struct Options {
@@ -68,6 +63,8 @@ class ObjectFetcher {
     // What is known about the holders, and is learned here. Outlives the fetcher.
     HolderHistory* history = nullptr;
     rpc::Cancel* cancel = nullptr;  // May be null.
+    // How the trainer is told what is fetched. Deferred: on this thread, before anything is.
+    std::launch tell = std::launch::async;
     Clock* clock = Clock::Real();
   };
   explicit ObjectFetcher(Options options);
@@ -115,6 +112,7 @@ class ObjectFetcher {
   rpc::Cancel* cancel() const { return options_.cancel; }
   PolicyVersion version() const { return options_.version; }
   bool hearsay() const { return options_.hearsay; }
+  std::launch tell() const { return options_.tell; }
   const WeightCaller& caller() const { return options_.caller; }
 
   // What it waits for.
@@ -132,8 +130,8 @@ class ObjectFetcher {
   FetchEnd FetchFrom(const Holder& holder, bool is_last, std::vector<std::string>* wanted,
                      const ObjectHandler& on_object, const WholeVersion* whole,
                      bool* handler_failed);
-  // The trainer to call; null if there is none.
-  const rpc::Channel* FindOrigin() const;
+  // By which the trainer is called; null if there is no trainer.
+  Transport* FindOrigin() const;
   // `key` is that of the holder in the history.
   void LeaveHolder(const std::string& key, HolderFault fault, const absl::Status& why);
   bool cancelled() const;

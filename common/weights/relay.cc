@@ -24,6 +24,8 @@ void WeightRelay::Begin(const PublishedVersion& version, std::vector<WeightEdge>
     newest_->complete = newest_->failed = false;
     newest_->expected.clear();
     newest_->unread = newest_->path.size();
+    // By it others can tell that the version is no lie, whichever way led to it here.
+    ExpectObject(version.manifest);
     for (const WeightEdge& edge : newest_->path) ExpectObject(edge.manifest);
     waiters = TakeWaiters();
   }

@@ -35,8 +35,8 @@ class WeightRelay : public WeightSource {
   // This version has been fetched. Those who watch here hear of it. One thread calls it.
   void SetLatest(const PublishedVersion& version);
 
-  // Begins to hold a version, for which the manifests of `path` are fetched. Objects that are held
-  // already are kept, so that a version is not fetched again after a failure.
+  // Begins to hold a version, for which its manifest and those of `path` are fetched. Objects that
+  // are held already are kept, so that a version is not fetched again after a failure.
   void Begin(const PublishedVersion& version, std::vector<WeightEdge> path)
       ABSL_LOCKS_EXCLUDED(mu_);
   // These objects are fetched too: the chunks that the next manifest of the path names.

@@ -21,6 +21,7 @@
 #include "common/weights/fetch_reactor.h"
 #include "common/weights/publisher.h"
 #include "common/weights/shm_server.h"
+#include "common/weights/transport.h"
 #include "common/weights/ucx_stage.h"
 #include "sluice/weights/v1/weights.grpc.pb.h"
 

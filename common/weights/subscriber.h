@@ -33,20 +33,15 @@ class WeightRelay;
 // Each download has a plan of whom to ask by which transport (holder_plan.h). While the trainer
 // announces nothing, `latest` of the folder is followed as well as other rollouts.
 //
-// A download that has begun is completed before the newest version is fetched; otherwise no version
-// would arrive when they come faster than they can be downloaded. While the engine has no room for
-// what was downloaded, newer versions are fetched and passed on all the same, and each takes the
-// place of the one before. A broken connection is opened
-// again with back-off. A new address (the trainer restarted elsewhere), given by SetSource(), ends
-// at once the stream and the download from the old address.
+// Which version is downloaded, and when, is decided by a VersionFollower. While the engine has no
+// room for what was downloaded, newer versions are fetched and passed on all the same, and each
+// takes the place of the one before. A broken connection is opened again with back-off. A new
+// address (the trainer restarted elsewhere), given by SetSource(), ends at once the stream and the
+// download from the old address.
 //
 // If the trainer has chosen this engine as the canary of a version, it alone hears of it. Until the
 // version is promoted, the relay does not name it to others, and the trainer is told every 100 ms
 // what the engine has found about it.
-//
-// An announcement below the highest version announced so far comes from a trainer that was replaced
-// and does not know it; it is not followed. A version that could not be downloaded, or that the
-// engine refused, is tried again with back-off. A newer version is tried at once.
 //
 // Thread-safe. Owns four threads: two follow `latest`, of the trainer and of relays, one downloads
 // and calls `on_staged`, and one sends reports.

@@ -78,4 +78,9 @@ absl::Status Transport::List(weights::v1::ListResponse*) {
       absl::StrCat("the transport ", caps().name, " lists no versions"));
 }
 
+absl::Status Transport::Call(const google::protobuf::Message&, google::protobuf::Message*,
+                             const rpc::CallOptions&) {
+  return absl::UnimplementedError(absl::StrCat("the transport ", caps().name, " makes no calls"));
+}
+
 }  // namespace sluice

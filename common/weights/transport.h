@@ -17,6 +17,9 @@
 // The ways to get manifests and chunks from somebody who has them. Each transport does the same in
 // its own way; who is asked, in which order, and what is believed is decided in one place for all
 // of them (ObjectFetcher).
+namespace google::protobuf {
+class Message;
+}
 namespace sluice {
 
 namespace common::v1 {
@@ -24,7 +27,8 @@ class Call;
 }
 namespace rpc {
 class Cancel;
-}
+struct CallOptions;
+}  // namespace rpc
 namespace weights::v1 {
 class ListResponse;
 }
@@ -47,8 +51,9 @@ struct TransportCaps {
   bool waits = false;               // What the holder is still receiving can be waited for.
   bool outlives_publisher = false;  // It works when the trainer is gone.
   bool broadcasts = false;          // It brings whole versions only, to several receivers at once.
+  bool calls = false;               // It makes unary calls to the holder too.
 };
-inline constexpr TransportCaps kGrpcCaps = {.name = "grpc", .waits = true};
+inline constexpr TransportCaps kGrpcCaps = {.name = "grpc", .waits = true, .calls = true};
 inline constexpr TransportCaps kShmCaps = {.name = "shm", .same_host = true, .waits = true};
 inline constexpr TransportCaps kUcxCaps = {.name = "ucx", .reads_memory = true, .waits = true};
 inline constexpr TransportCaps kFileCaps = {
@@ -150,9 +155,13 @@ class Transport {
   // DEADLINE_EXCEEDED with kSilent: nothing came in time.
   virtual FetchEnd Fetch(const FetchTerms& terms, WantedObjects* wanted) = 0;
 
-  // Lists the manifests that the holder keeps.
+  // Lists the manifests that the holder keeps, without a call.
   // UNIMPLEMENTED: this transport only fetches; the holder is asked by a call.
   virtual absl::Status List(weights::v1::ListResponse* list);
+  // Makes a unary call to the holder, as rpc::Call() does.
+  // UNIMPLEMENTED: this transport makes none.
+  virtual absl::Status Call(const google::protobuf::Message& request,
+                            google::protobuf::Message* response, const rpc::CallOptions& options);
 };
 
 }  // namespace sluice

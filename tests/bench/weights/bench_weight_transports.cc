@@ -100,15 +100,17 @@ absl::StatusOr<std::vector<double>> Measure(const Options& o, const std::string&
     if (way == "shm") {
       SLUICE_ASSIGN_OR_RETURN(transport, ShmTransport::Connect(address, kCaller));
     } else {
-      transport = std::make_shared<GrpcTransport>(channel.get(), kCaller, by_ucx ? &ucx : nullptr);
+      transport = std::make_shared<GrpcTransport>(channel, kCaller, by_ucx ? &ucx : nullptr);
     }
+    const std::string origin(kOriginId);
     HolderHistory history;
-    ObjectFetcher objects({.caller = kCaller,
-                           .version = versions.back().version,
-                           .holders = {{.id = std::string(kOriginId),
-                                        .transport = std::move(transport),
-                                        .channel = channel.get()}},
-                           .history = &history});
+    ObjectFetcher objects(
+        {.caller = kCaller,
+         .version = versions.back().version,
+         .holders = {{.id = origin, .transport = std::move(transport)},
+                     {.id = origin,
+                      .transport = std::make_shared<GrpcTransport>(channel, kCaller)}},
+         .history = &history});
     const absl::Duration begin = Clock::Real()->Monotonic();
     SLUICE_RETURN_IF_ERROR(fetcher.Fetch(&objects, versions.back(), std::nullopt).status());
     if (run > 0) seconds.push_back(absl::ToDoubleSeconds(Clock::Real()->Monotonic() - begin));

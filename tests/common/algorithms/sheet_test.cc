@@ -2,15 +2,12 @@
 // number, so that these tests can say which have none. The suites whose names end in Fp64Test check
 // an invariant against the second implementation of the sheet (slow/).
 
-#include <filesystem>
-#include <set>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "common/base/file.h"
+#include <set>
+
+#include "common/testing/numbered_tests.h"
 
 namespace sluice {
 namespace {
@@ -22,21 +19,12 @@ const std::set<int> kWithoutATest;
 // (T27).
 const std::set<int> kWithoutAnFp64Twin = {19, 21, 23, 24, 27};
 
-std::string AllTests() {
-  std::string text;
-  for (const auto& entry :
-       std::filesystem::recursive_directory_iterator(absl::StrCat(SLUICE_SOURCE_DIR, "/tests"))) {
-    if (entry.path().extension() == ".cc") text += *ReadFile(entry.path().string());
-  }
-  return text;
-}
-
 // The numbers that no test bears whose suite ends in `suffix`, as PolicyLossTest.T01AtEqual...
 std::set<int> MissingIn(const std::string& suffix) {
-  const std::string text = AllTests();
+  const std::set<int> borne = testing_data::NumbersOfTests('T', suffix);
   std::set<int> missing;
   for (int t = 1; t <= 28; ++t) {
-    if (text.find(absl::StrFormat("%s, T%02d", suffix, t)) == std::string::npos) missing.insert(t);
+    if (!borne.contains(t)) missing.insert(t);
   }
   return missing;
 }

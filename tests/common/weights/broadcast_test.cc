@@ -1,4 +1,7 @@
 // Broadcasts of whole versions to fleets, with faults: real servers, subscribers and Gloo groups.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <future>
 #include <thread>
 #include <vector>
@@ -66,11 +69,11 @@ TEST_P(BroadcastFanOutTest, WholeVersionsReachAllRolloutsByBroadcastsAndTheDelta
   const PublishedVersion last = PublishSome({0, 1, 2});
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(rollout(i).state(), last.state) << i;
-    EXPECT_EQ(rollout(i).last_fault(), "") << i;
+    EXPECT_EQ(rollout(i).counts().last_fault, "") << i;
     // The first version and the third are whole.
-    EXPECT_GT(rollout(i).bytes()["c10d"], 320'000u) << i;
-    EXPECT_LT(rollout(i).bytes()["c10d"], 330'000u) << i;
-    EXPECT_GT(rollout(i).bytes()["grpc"], 0u) << i;
+    EXPECT_GT(rollout(i).counts().bytes["c10d"], 320'000u) << i;
+    EXPECT_LT(rollout(i).counts().bytes["c10d"], 330'000u) << i;
+    EXPECT_GT(rollout(i).counts().bytes["grpc"], 0u) << i;
   }
 }
 
@@ -84,13 +87,13 @@ TEST_F(BroadcastTest, ARolloutAloneAndOneThatJoinsLateCallAtOnce) {
   Join(0, Broadcasts());
   ASSERT_NO_FATAL_FAILURE(AwaitListeners(1));
   const PublishedVersion last = PublishSome({0});
-  ASSERT_NO_FATAL_FAILURE(AwaitReport(rollout(0).member().id, last.version));
+  ASSERT_NO_FATAL_FAILURE(AwaitReport(rollout(0).id(), last.version));
   Join(1, Broadcasts());
   ASSERT_TRUE(rollout(1).Await(last.version));
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_EQ(rollout(i).state(), last.state) << i;
-    EXPECT_EQ(rollout(i).last_fault(), "") << i;
-    EXPECT_EQ(rollout(i).bytes().count("c10d"), 0u) << i;
+    EXPECT_EQ(rollout(i).counts().last_fault, "") << i;
+    EXPECT_EQ(rollout(i).counts().bytes.count("c10d"), 0u) << i;
   }
 }
 
@@ -100,12 +103,12 @@ TEST_F(BroadcastTest, ARolloutThatSharesTheTrainersMemoryKeepsNobodyWaiting) {
   for (size_t i = 1; i < 3; ++i) Join(i, Broadcasts());
   ASSERT_NO_FATAL_FAILURE(AwaitListeners(3));
   // A report says by which transport it fetches; no other version is wanted before.
-  publisher_->Report({.worker = rollout(0).member().id, .phase = "ACTIVE", .transport = "shm"});
+  publisher_->Report({.worker = rollout(0).id(), .phase = "ACTIVE", .transport = "shm"});
   const PublishedVersion last = *publisher_->Publish(RandomWeights(5), {1, 1}, "");
   for (size_t i = 0; i < 3; ++i) {
     ASSERT_TRUE(rollout(i).Await(last.version)) << i;
     EXPECT_EQ(rollout(i).state(), last.state) << i;
-    EXPECT_GT(rollout(i).bytes()[i == 0 ? "shm" : "c10d"], 160'000u) << i;
+    EXPECT_GT(rollout(i).counts().bytes[i == 0 ? "shm" : "c10d"], 160'000u) << i;
   }
 }
 
@@ -116,11 +119,11 @@ class BroadcastFaultTest : public BroadcastTest, public testing::WithParamInterf
 
 TEST_P(BroadcastFaultTest, AFaultyMemberHurtsNobodyForLongAndOnlyWhatIsMissingComesByCalls) {
   Ways ways = Broadcasts();
-  if (GetParam() != Deed::kLeavesInTheMiddle) ways.silent = absl::Milliseconds(400);
+  if (GetParam() != Deed::kLeavesInTheMiddle) ways.limits.silent = absl::Milliseconds(400);
   for (size_t i = 0; i < 2; ++i) Join(i, ways);
   ASSERT_NO_FATAL_FAILURE(AwaitListeners(2));
   const PublishedVersion version = *publisher_->Stage(RandomWeights(5), {1, 1});
-  const std::string faulty = rollout(2).member().id;
+  const std::string faulty = rollout(2).id();
   std::future<Seat> seat = Enter(version, faulty);
   publisher_->Promote(version);
 
@@ -141,8 +144,9 @@ TEST_P(BroadcastFaultTest, AFaultyMemberHurtsNobodyForLongAndOnlyWhatIsMissingCo
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_TRUE(rollout(i).Await(version.version)) << i;
     EXPECT_EQ(rollout(i).state(), version.state) << i;
-    EXPECT_THAT(rollout(i).last_fault(), testing::HasSubstr("the trainer by c10d gone")) << i;
-    auto bytes = rollout(i).bytes();
+    EXPECT_THAT(rollout(i).counts().last_fault, testing::HasSubstr("the trainer by c10d gone"))
+        << i;
+    auto bytes = rollout(i).counts().bytes;
     EXPECT_EQ(bytes["c10d"] > 0, GetParam() == Deed::kLeavesInTheMiddle) << i;
     EXPECT_GT(bytes["grpc"], 0u) << i;
     // Nothing came twice.

@@ -63,7 +63,7 @@ TEST(ChunkTest, ACutOrFloodedChunkIsRefusedAndWritesNothing) {
   EXPECT_EQ(written, 0u);
 }
 
-TEST(ChunkTest, DamagedHeadersNeitherWriteOutsideNorCrash) {
+TEST(ChunkTest, W11DamagedHeadersNeitherWriteOutsideNorCrash) {
   const TensorSet from = SmallRandomSet(4);
   std::string chunk;
   EncodeFullChunks(from, 1 << 20, [&](std::string c) { chunk = std::move(c); });

@@ -256,7 +256,7 @@ void ApplyCodec2(const std::string& chunk, TensorSet* weights) {
   }
 }
 
-TEST(DeltaChunkTest, WeightsComeBackAtEveryDensityAndChunkSize) {
+TEST(DeltaChunkTest, W01WeightsComeBackAtEveryDensityAndChunkSize) {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     for (const double odds : {0.0, 0.001, 0.02, 0.2, 0.6, 1.0}) {
       const TensorSet old = Weights(seed), now = Step(old, seed + 50, odds);
@@ -281,7 +281,7 @@ TEST(DeltaChunkTest, WeightsComeBackAtEveryDensityAndChunkSize) {
   }
 }
 
-TEST(DeltaChunkTest, TheBytesDoNotDependOnTheThreads) {
+TEST(DeltaChunkTest, W08TheBytesDoNotDependOnTheThreads) {
   TensorSet old = *TensorSet::Create({{"a", DType::kBF16, {300, 8192}}, {"b", DType::kF32, {5}}});
   const TensorSet now = Step(old, 3, 0.01);
   const Published one = Publish(old, now, {}, InOrder), three = Publish(old, now, {}, OnThreads);
@@ -344,8 +344,8 @@ TEST(DeltaChunkTest, TensorsWithoutChangeAreLeftOut) {
   }
 }
 
-// W9: raw + 8 B per tile + 48 B per run + 16 B per chunk.
-TEST(DeltaChunkTest, NoDeltaIsMuchLongerThanTheWeights) {
+// Raw + 8 B per tile + 48 B per run + 16 B per chunk.
+TEST(DeltaChunkTest, W09NoDeltaIsMuchLongerThanTheWeights) {
   const TensorSet old = Weights(1), now = Weights(2);
   for (const uint64_t target : {uint64_t{1}, kChunkTargetBytes}) {
     size_t bytes = 0, bound = 0;
@@ -408,7 +408,7 @@ TEST(DeltaChunkTest, ShardsOfColumnsReachReceiversWithOtherShards) {
   }
 }
 
-TEST(DeltaChunkTest, MergedDeltasGoFromTheFirstStateToTheLast) {
+TEST(DeltaChunkTest, W01MergedDeltasGoFromTheFirstStateToTheLast) {
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     std::vector<TensorSet> states = {Weights(seed)};
     std::vector<SignedChunk> chunks;
@@ -443,7 +443,7 @@ TEST(DeltaChunkTest, AWayAndItsWayBackMergeToNothing) {
 // ---- In the memory that is computed with.
 
 // All patterns of 16 bits, NaN and denormals too, as the fp32 numbers of the same values.
-TEST(DeltaChunkTest, EveryPatternOf16BitsIsTakenInPlaceAsF32) {
+TEST(DeltaChunkTest, W01EveryPatternOf16BitsIsTakenInPlaceAsF32) {
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     const TensorSet layout = *TensorSet::Create({{"w", dtype, {65536}}});
     TensorSet old = layout, now = layout;
@@ -570,9 +570,9 @@ TEST(DeltaChunkTest, AChunkWithoutRunsChangesNothing) {
   EXPECT_TRUE(SameBits(weights, ExampleWeights(false)));
 }
 
-// W11. Whatever is damaged, the result is DATA_LOSS or changes within the tiles. AddressSanitizer
+// Whatever is damaged, the result is DATA_LOSS or changes within the tiles. AddressSanitizer
 // reports a write outside.
-TEST(DeltaChunkTest, DamagedChunksNeitherWriteOutsideNorCrash) {
+TEST(DeltaChunkTest, W11DamagedChunksNeitherWriteOutsideNorCrash) {
   const TensorSet old = Weights(1);
   for (const double odds : {0.01, 0.4}) {
     const std::string chunk = Publish(old, Step(old, 2, odds)).chunks[0];
@@ -603,8 +603,8 @@ TEST(DeltaChunkTest, DamagedChunksNeitherWriteOutsideNorCrash) {
   }
 }
 
-// W1: a tensor of more than 2^32 elements, none of which is in memory but one tile.
-TEST(DeltaChunkTest, ElementsBeyondFourBillionAreReached) {
+// A tensor of more than 2^32 elements, none of which is in memory but one tile.
+TEST(DeltaChunkTest, W01ElementsBeyondFourBillionAreReached) {
   const std::vector<TensorSpec> layout = {{"large", DType::kBF16, {3, int64_t{1} << 32}}};
   const uint64_t first = (uint64_t{2} << 32) + 12345;
   std::vector<uint16_t> old(5000, 0x3f80), now = old, weights = old;

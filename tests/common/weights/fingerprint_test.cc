@@ -56,7 +56,7 @@ TEST(FingerprintTest, MatchesTheWorkedVectorOfThreeTypes) {
             "0d64beb2c8c7338b3417227aadf34a788501a46968fa14aa03dc8c5936ff1ac5");
 }
 
-TEST(FingerprintTest, PartsCutAnywhereAddUpToTheWhole) {
+TEST(FingerprintTest, W02PartsCutAnywhereAddUpToTheWhole) {
   SplitMix64 random(5);
   std::vector<uint32_t> bits(5000);
   for (uint32_t& b : bits) b = static_cast<uint32_t>(random.Next());
@@ -73,7 +73,7 @@ TEST(FingerprintTest, PartsCutAnywhereAddUpToTheWhole) {
   }
 }
 
-TEST(FingerprintTest, EverySingleFlippedBitShows) {
+TEST(FingerprintTest, W13EverySingleFlippedBitShows) {
   TensorSet set = Set({{"a", DType::kF32, {33}}, {"b", DType::kBF16, {7}}});
   SplitMix64 random(9);
   for (std::byte& b : set.buffer()) b = static_cast<std::byte>(random.Next());

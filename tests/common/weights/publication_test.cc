@@ -242,7 +242,7 @@ TEST_F(PublicationTest, DuringAReplayAnEngineKeepsWhatItHoldsUntilLatestCatchesU
   EXPECT_EQ(caught_up.tensors, nullptr) << "the same bits came again: a relabel";
 }
 
-TEST_F(PublicationTest, AVersionThatIsNotAboveTheLastIsRefused) {
+TEST_F(PublicationTest, W12AVersionThatIsNotAboveTheLastIsRefused) {
   ASSERT_TRUE(publisher_->Publish(RandomSet(1), {2, 3}, "").ok());
   const auto again = publisher_->Publish(RandomSet(2), {2, 3}, "");
   EXPECT_EQ(again.status().code(), absl::StatusCode::kAborted);
@@ -370,7 +370,7 @@ TEST_F(PublicationTest, AnEngineWithDamagedWeightsGetsTheVersionThatItHadAsAWhol
 // A slow model of the graph: whatever was published, leased and freed, each version that is kept
 // can be fetched from nothing and from each other state, has its bits, and a path never has more
 // bytes than the anchor and the deltas between.
-TEST_F(PublicationTest, EachKeptVersionIsReachedFromEveryStateOverRandomHistories) {
+TEST_F(PublicationTest, W10EachKeptVersionIsReachedFromEveryStateOverRandomHistories) {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     SCOPED_TRACE(seed);
     SplitMix64 random(seed);
@@ -463,7 +463,7 @@ TEST_F(PublicationTest, AnchorsComeBySizeAndOldOnesAreFreed) {
 
 // The version that is leased was reached from the one before. Then comes a version without a way to
 // it, whose own copy is freed while it is the first of the versions that lead to the next anchor.
-TEST_F(PublicationTest, ALeasedVersionStaysReachableWhenLaterOnesAreFreed) {
+TEST_F(PublicationTest, W10ALeasedVersionStaysReachableWhenLaterOnesAreFreed) {
   publisher_ = std::make_shared<WeightPublisher>(
       WeightPublisher::Options{.job = kJob, .retain_versions = 1}, Clock::Real());
   weights_.SetPublisher(kJob, publisher_);
@@ -638,7 +638,7 @@ class SilentTrainer : public weights::v1::WeightsService::CallbackService {
   absl::Notification asked_;
 };
 
-TEST_F(PublicationTest, WhatAReplacedTrainerAnnouncesIsRefused) {
+TEST_F(PublicationTest, W07WhatAReplacedTrainerAnnouncesIsRefused) {
   Subscribe(RandomSet(1));
   ASSERT_TRUE(publisher_->Publish(RandomSet(2), {2, 1}, "").ok());
   const StagedWeights first = Next();

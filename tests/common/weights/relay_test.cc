@@ -35,13 +35,11 @@
 #include "common/weights/subscriber.h"
 #include "common/weights/weight_delta.h"
 #include "sluice/weights/v1/weights.grpc.pb.h"
+#include "tests/common/weights/fleet_rollout.h"
 #include "tests/common/weights/random_weights.h"
 
 namespace sluice {
 namespace {
-
-constexpr char kRelayJob[] = "00112233445566778899aabbccddeeff";
-constexpr absl::Duration kWithin = absl::Seconds(60);
 
 std::shared_ptr<const std::string> Object(const std::string& text) {
   return std::make_shared<const std::string>(text);
@@ -165,7 +163,7 @@ enum class Fault {
 };
 constexpr int kFaults = 10;  // Without the last one, which takes a second to be seen.
 
-// What a piece takes at a slow relay. All pieces together would take longer than kWithin.
+// What a piece takes at a slow relay. All pieces together would take longer than kFleetWithin.
 constexpr absl::Duration kSlowPiece = absl::Milliseconds(100);
 
 // A relay whose Fetch has a fault. It serves what a real one holds.
@@ -303,160 +301,39 @@ class FaultyRelay : public weights::v1::WeightsService::Service {
   bool dead_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// A rollout. Its subscriber may be made later than its server, as that of one that joins late.
-class Node {
+// A rollout that may have a fault.
+class Node : public FleetRollout {
  public:
   Node(std::string id, const rpc::CallerTable* callers, Fault fault, uint64_t seed)
-      : id_(std::move(id)), relay_(std::make_shared<WeightRelay>()), weights_(callers) {
-    weights_.SetRelay(kRelayJob, relay_, nullptr);
-    if (fault != Fault::kNone) faulty_ = std::make_unique<FaultyRelay>(relay_, fault, seed);
-    grpc::Service* const services[] = {faulty_ ? faulty_.get() : weights_.service()};
-    server_ = *rpc::Server::Start({}, services);
-  }
-  ~Node() {
-    // Its callbacks use the pointer until it is gone, which reset() would have cleared before.
-    delete subscriber_.get();
-    (void)subscriber_.release();
-    if (faulty_) faulty_->Stop();
-    weights_.Shutdown();
-    server_->Drain(absl::Seconds(5));
+      : Node(std::move(id), callers, fault, seed, std::make_shared<WeightRelay>()) {}
+  ~Node() override {
+    Leave();
+    if (faulty_ != nullptr) faulty_->Stop();
   }
 
   void Join(const TensorSet& held, const std::string& trainer, std::vector<RelayMember> members,
             FanOut fan_out) {
-    {
-      MutexLock lock(&mu_);
-      held_ = held;
-    }
-    const std::vector<TensorSpec> specs(held.specs().begin(), held.specs().end());
-    WeightSubscriber::Options options{
-        .job = kRelayJob,
-        .worker = id_,
-        .incarnation = 1,
-        .fan_out = fan_out,
-        .relay = relay_,
-        .limits = {.silent = patience_, .starved = absl::Seconds(2), .avoid = absl::Seconds(5)}};
-    options.on_download_ended = [this](const ObjectFetcher::Stats& stats) {
-      MutexLock lock(&mu_);
-      received_ += stats.bytes;
-      taken_ += stats.used;
-      left_ += stats.holders_left;
-      if (!stats.last_fault.empty()) last_fault_ = stats.last_fault;
-      parent_ = stats.parent;
-      ++downloads_;
-      changed_.NotifyAll();
-    };
-    subscriber_ = std::make_unique<WeightSubscriber>(
-        std::move(options), specs, FingerprintOf(held), [this](StagedWeights staged) {
-          if (!Take(staged)) {
-            subscriber_->OnRefused(staged.version, "it has another fingerprint", "");
-            return;
-          }
-          subscriber_->OnActivated(staged.version, staged.state, absl::ZeroDuration());
-          // Those who wait for the version may end the subscriber.
-          MutexLock lock(&mu_);
-          states_[staged.version] = staged.state;
-          changed_.NotifyAll();
-        });
-    subscriber_->SetMembers(std::move(members));
-    subscriber_->SetSource(trainer);
+    const HolderLimits limits{
+        .silent = patience_, .starved = absl::Seconds(2), .avoid = absl::Seconds(5)};
+    FleetRollout::Join(held, {.fan_out = fan_out, .limits = limits}, trainer, std::move(members));
   }
   // How long it waits for a holder that is silent. To be called before Join().
   void SetPatience(absl::Duration patience) { patience_ = patience; }
-  std::optional<ObjectFetcher::Wait> wait() const { return subscriber_->wait(); }
-  void SetSource(const std::string& trainer) { subscriber_->SetSource(trainer); }
-  // Calls `on_first` with the first version that is staged, and refuses it. Call it before Join().
-  void RefuseFirst(std::function<void(const StagedWeights&)> on_first) {
-    MutexLock lock(&mu_);
-    refuse_first_ = std::move(on_first);
-  }
-  // For which rollout's objects it waits; empty: for none.
-  std::string WaitsFor() const {
-    const auto wait = subscriber_->wait();
-    return wait.has_value() ? wait->holder : "";
-  }
-
-  // Waits until as many downloads have ended, well or not. Returns whether they have.
-  bool AwaitDownloads(int count) {
-    const absl::Duration until = Clock::Real()->Monotonic() + kWithin;
-    MutexLock lock(&mu_);
-    while (downloads_ < count) {
-      if (Clock::Real()->Monotonic() > until) return false;
-      changed_.WaitFor(&mu_, absl::Milliseconds(100));
-    }
-    return true;
-  }
-
-  // Waits until the version has been staged. Returns whether it was.
-  bool Await(PolicyVersion version) {
-    const absl::Duration until = Clock::Real()->Monotonic() + kWithin;
-    MutexLock lock(&mu_);
-    while (!states_.contains(version)) {
-      if (Clock::Real()->Monotonic() > until) return false;
-      changed_.WaitFor(&mu_, absl::Milliseconds(100));
-    }
-    return true;
-  }
-
-  struct Counts {
-    std::map<PolicyVersion, Fingerprint> states;
-    uint64_t received = 0, taken = 0, used = 0;
-    int left = 0, wrong = 0;
-    std::string last_fault, parent;
-  };
-  Counts counts() {
-    MutexLock lock(&mu_);
-    return {states_, received_, taken_, used_, left_, wrong_, last_fault_, parent_};
-  }
-
-  const std::string& id() const { return id_; }
-  const std::string& address() const { return server_->address(); }
-  WeightRelay& relay() { return *relay_; }
-  int faults() const { return faulty_ ? faulty_->faults() : 0; }
-  bool joined() const { return subscriber_ != nullptr; }
+  int faults() const { return faulty_ != nullptr ? faulty_->faults() : 0; }
 
  private:
-  // Loads a version as an engine does. Returns false if what it has then is something else; then it
-  // keeps what it had.
-  bool Take(const StagedWeights& staged) {
-    MutexLock lock(&mu_);
-    if (refuse_first_) {
-      std::exchange(refuse_first_, nullptr)(staged);
-      return false;
-    }
-    TensorSet next = staged.tensors != nullptr ? *staged.tensors : held_;
-    const std::vector<DeltaTarget> targets = WholeTensors(&next);
-    std::vector<Fingerprint> sums(next.size());
-    if (staged.delta != nullptr) {
-      for (const SignedChunk& part : staged.delta->chunks)
-        part.chunk.Apply(part.sign, targets, absl::MakeSpan(sums));
-    }
-    used_ += staged.bytes;
-    if (!(FingerprintOf(next) == staged.state)) {
-      ++wrong_;
-      return false;
-    }
-    held_ = std::move(next);
-    return true;
-  }
+  Node(std::string id, const rpc::CallerTable* callers, Fault fault, uint64_t seed,
+       std::shared_ptr<WeightRelay> relay)
+      : Node(std::move(id), callers, relay,
+             fault == Fault::kNone ? nullptr : new FaultyRelay(relay, fault, seed)) {}
+  Node(std::string id, const rpc::CallerTable* callers, std::shared_ptr<WeightRelay> relay,
+       FaultyRelay* faulty)
+      : FleetRollout(std::move(id), callers, std::move(relay),
+                     std::unique_ptr<grpc::Service>(faulty)),
+        faulty_(faulty) {}
 
-  const std::string id_;
   absl::Duration patience_ = absl::Milliseconds(300);
-  const std::shared_ptr<WeightRelay> relay_;
-  WeightsServer weights_;
-  std::unique_ptr<FaultyRelay> faulty_;
-  std::unique_ptr<rpc::Server> server_;
-  Mutex mu_;
-  CondVar changed_;
-  TensorSet held_ ABSL_GUARDED_BY(mu_);
-  std::map<PolicyVersion, Fingerprint> states_ ABSL_GUARDED_BY(mu_);
-  uint64_t received_ ABSL_GUARDED_BY(mu_) = 0, taken_ ABSL_GUARDED_BY(mu_) = 0,
-                     used_ ABSL_GUARDED_BY(mu_) = 0;
-  int left_ ABSL_GUARDED_BY(mu_) = 0, wrong_ ABSL_GUARDED_BY(mu_) = 0;
-  int downloads_ ABSL_GUARDED_BY(mu_) = 0;
-  std::function<void(const StagedWeights&)> refuse_first_ ABSL_GUARDED_BY(mu_);
-  std::string last_fault_ ABSL_GUARDED_BY(mu_), parent_ ABSL_GUARDED_BY(mu_);
-  std::unique_ptr<WeightSubscriber> subscriber_;
+  FaultyRelay* const faulty_;  // Null: it has no fault.
 };
 
 class RelayFleet {
@@ -471,12 +348,12 @@ class RelayFleet {
       workers.push_back({.id = id, .role = rpc::Role::kRollout, .incarnation = 1});
       order.push_back({id, ""});
     }
-    callers_.SetJob(kRelayJob, workers);
-    order = SortIntoChain(std::move(order), absl::StrCat(kRelayJob, " policy"));
+    callers_.SetJob(kFleetJob, workers);
+    order = SortIntoChain(std::move(order), absl::StrCat(kFleetJob, " policy"));
 
     publisher_ = std::make_shared<WeightPublisher>(
-        WeightPublisher::Options{.job = kRelayJob, .chunk_target_bytes = 4096}, Clock::Real());
-    trainer_.SetPublisher(kRelayJob, publisher_);
+        WeightPublisher::Options{.job = kFleetJob, .chunk_target_bytes = 4096}, Clock::Real());
+    trainer_.SetPublisher(kFleetJob, publisher_);
     grpc::Service* const services[] = {trainer_.service()};
     server_ = *rpc::Server::Start({}, services);
     for (size_t i = 0; i < faults.size(); ++i) {
@@ -509,7 +386,7 @@ class RelayFleet {
   // Each version that a rollout was offered is one that was published, to the bit.
   void ExpectOnlyPublished() {
     for (const auto& node : nodes_) {
-      const Node::Counts counts = node->counts();
+      const FleetRollout::Counts counts = node->counts();
       EXPECT_EQ(counts.wrong, 0) << node->id();
       for (const auto& [version, state] : counts.states)
         EXPECT_EQ(published_.at(version), state) << node->id() << " " << version.str();
@@ -768,7 +645,7 @@ class LiarTest : public testing::Test {
 
 // Its list has a delta to other weights under the fingerprint of version 2.
 TEST_F(LiarTest, ARelayWhoseListLedToARefusedDeltaIsNotAskedAgain) {
-  WeightPublisher wrong({.job = kRelayJob, .chunk_target_bytes = 4096}, Clock::Real());
+  WeightPublisher wrong({.job = kFleetJob, .chunk_target_bytes = 4096}, Clock::Real());
   ASSERT_TRUE(wrong.Publish(old_, {1, 1}, "").ok());
   PublishedVersion lie = *wrong.Publish(Changed(0.5f), last_.version, "");
   weights::v1::Manifest manifest;
@@ -786,24 +663,54 @@ TEST_F(LiarTest, ARelayWhoseListLedToARefusedDeltaIsNotAskedAgain) {
   EXPECT_EQ(fleet_.node(1).counts().wrong, 1);
 }
 
-class LiarAnnouncesTest : public LiarTest, public testing::WithParamInterface<bool> {};
+// What the liar says that a version has which nobody published.
+enum class Claim { kHeldWeights, kUnknownWeights, kOlderVersion, kOlderWeights };
+class LiarAnnouncesTest : public LiarTest, public testing::WithParamInterface<Claim> {};
 
-// Everybody has the weights of the version that it announces, or nobody.
-TEST_P(LiarAnnouncesTest, ARelayThatAnnouncesAnUnknownVersionShutsOutNobody) {
-  const Fingerprint state = FingerprintOf(GetParam() ? old_ : Changed(0.5f));
-  fleet_.node(0).relay().SetLatest(
-      {.version = {int64_t{1} << 40, 1}, .manifest = std::string(32, 'm'), .state = state});
+TEST_P(LiarAnnouncesTest, ARelayThatAnnouncesAnUnknownVersionShutsOutNobodyAndIsNotBelieved) {
+  PublishedVersion lie = last_;  // With its manifest, and weights that others have.
+  lie.version = {GetParam() == Claim::kOlderVersion ? 1 : int64_t{1} << 40, 9};
+  switch (GetParam()) {
+    case Claim::kHeldWeights: lie.state = FingerprintOf(old_); break;
+    case Claim::kUnknownWeights: lie.state = FingerprintOf(Changed(0.5f)); break;
+    case Claim::kOlderVersion: break;
+    case Claim::kOlderWeights: lie.manifest = std::string(32, 'm'); break;
+  }
+  fleet_.node(0).relay().SetLatest(lie);
   fleet_.Join(1, old_);
   ASSERT_TRUE(fleet_.node(1).Await(last_.version));
   fleet_.ExpectOnlyPublished();
 }
 
-INSTANTIATE_TEST_SUITE_P(Weights, LiarAnnouncesTest, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Weights, LiarAnnouncesTest,
+                         testing::Values(Claim::kHeldWeights, Claim::kUnknownWeights,
+                                         Claim::kOlderVersion, Claim::kOlderWeights));
+
+// Its manifest, which is read first, does not begin at what the rollout holds, so others are read
+// too.
+TEST(RelayTest, AVersionTwoDeltasAwayIsSentWithEachManifestOnce) {
+  RelayFleet fleet({Fault::kNone}, 1);
+  const TensorSet old = RandomWeights(1);
+  TensorSet weights = old;
+  fleet.Publish(old, 1);
+  PublishedVersion last;
+  uint64_t bytes = 0;
+  for (int64_t v = 2; v <= 3; ++v) {
+    weights.as<float>(0)[7] += 1;
+    last = fleet.Publish(weights, v);
+    bytes += fleet.publisher().edges().back().bytes;
+    bytes += fleet.publisher().FindObject(last.manifest)->size();
+  }
+  fleet.Join(0, old);
+  ASSERT_TRUE(fleet.node(0).Await(last.version));
+  EXPECT_EQ(fleet.node(0).counts().received, bytes);
+  fleet.ExpectOnlyPublished();
+}
 
 class FaultyRelayTest : public testing::TestWithParam<int> {};
 
 // A chain in which the second one is bad.
-TEST_P(FaultyRelayTest, ABadRelayIsPassedAndOnlyWhatIsMissingIsFetchedAgain) {
+TEST_P(FaultyRelayTest, W05W06ABadRelayIsPassedAndOnlyWhatIsMissingIsFetchedAgain) {
   const Fault fault = static_cast<Fault>(GetParam());
   RelayFleet fleet({Fault::kNone, fault, Fault::kNone, Fault::kNone}, 7);
   fleet.JoinAll(RandomWeights(1));
@@ -811,7 +718,7 @@ TEST_P(FaultyRelayTest, ABadRelayIsPassedAndOnlyWhatIsMissingIsFetchedAgain) {
   for (size_t i = 0; i < fleet.size(); ++i) ASSERT_TRUE(fleet.node(i).Await(version.version)) << i;
   fleet.ExpectOnlyPublished();
 
-  const Node::Counts counts = fleet.node(2).counts();
+  const FleetRollout::Counts counts = fleet.node(2).counts();
   const bool harmless =
       fault == Fault::kNone || fault == Fault::kRepeats || fault == Fault::kReorders;
   EXPECT_EQ(fleet.node(1).faults() > 0, fault != Fault::kNone);
@@ -845,7 +752,7 @@ TEST(RelayTest, ARelayThatBecomesSlowIsLeftForTheOneBeforeIt) {
 
   const PublishedVersion second = fleet.Publish(RandomWeights(3), 2);
   ASSERT_TRUE(fleet.node(2).Await(second.version));
-  const Node::Counts counts = fleet.node(2).counts();
+  const FleetRollout::Counts counts = fleet.node(2).counts();
   EXPECT_EQ(counts.left, 1);
   EXPECT_THAT(counts.last_fault, testing::HasSubstr(fleet.node(1).id() + " slow"));
   EXPECT_EQ(counts.parent, fleet.node(0).id());
@@ -859,7 +766,7 @@ TEST(RelayTest, AFetchThatWaitsNamesTheObjectAndTheHolder) {
   fleet.node(1).SetPatience(absl::Hours(1));
   fleet.JoinAll(RandomWeights(1));
   fleet.Publish(RandomWeights(2), 1);
-  const absl::Duration until = Clock::Real()->Monotonic() + kWithin;
+  const absl::Duration until = Clock::Real()->Monotonic() + kFleetWithin;
   std::optional<ObjectFetcher::Wait> wait;
   while (!wait || fleet.node(0).faults() == 0) {
     ASSERT_LT(Clock::Real()->Monotonic(), until);
@@ -876,7 +783,7 @@ class RandomRelayTest : public testing::TestWithParam<uint64_t> {};
 // Random histories: several versions, whole and as deltas, some rollouts bad, some that join late,
 // and a trainer that dies once one rollout has the last version. That version is whole then: of
 // deltas a relay holds only those to the newest version, which do not help one that is far behind.
-TEST_P(RandomRelayTest, EachHonestRolloutEndsAtTheLastVersionAndNothingWrongIsOffered) {
+TEST_P(RandomRelayTest, W05EachHonestRolloutEndsAtTheLastVersionAndNothingWrongIsOffered) {
   SplitMix64 random(GetParam());
   std::vector<Fault> faults(3 + random.Below(4), Fault::kNone);
   for (Fault& fault : faults) {
@@ -936,20 +843,21 @@ TEST(RelayAccessTest, ARelayServesOnlyThoseOfItsJobAndTakesNoLeases) {
   const auto ask = [&](const std::string& job, const std::string& worker) {
     list.mutable_call()->mutable_job()->set_job(job);
     list.mutable_call()->mutable_job()->set_worker(worker);
-    rpc::ClientStream stream(*channel, *weights::v1::ListRequest::descriptor(), nullptr, kWithin);
+    rpc::ClientStream stream(*channel, *weights::v1::ListRequest::descriptor(), nullptr,
+                             kFleetWithin);
     stream.Write(list);
     stream.WritesDone();
     weights::v1::ListResponse listed;
     (void)stream.Read(&listed);
     return stream.Finish();
   };
-  EXPECT_EQ(ask(kRelayJob, "rollout-1"), absl::OkStatus());
-  EXPECT_EQ(ReasonOf(ask(kRelayJob, "stranger")), "NOT_LISTED");
+  EXPECT_EQ(ask(kFleetJob, "rollout-1"), absl::OkStatus());
+  EXPECT_EQ(ReasonOf(ask(kFleetJob, "stranger")), "NOT_LISTED");
   EXPECT_EQ(ReasonOf(ask(std::string(32, 'f'), "rollout-1")), "NOT_LISTED");
 
   weights::v1::LeaseRequest lease;
   *lease.mutable_call() = list.call();
-  lease.mutable_call()->mutable_job()->set_job(kRelayJob);
+  lease.mutable_call()->mutable_job()->set_job(kFleetJob);
   lease.mutable_call()->mutable_job()->set_worker("rollout-1");
   weights::v1::LeaseResponse leased;
   EXPECT_TRUE(absl::IsFailedPrecondition(rpc::Call(*channel, lease, &leased)));

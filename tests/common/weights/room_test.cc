@@ -36,16 +36,16 @@ TEST_F(RoomTest, WhileOneWaitsNewerOnesArePassedOnAndTheNewestIsTakenWhenThereIs
     ASSERT_TRUE(rollout(1).Await(last.version)) << "its chain leads through the one that waits";
     ASSERT_TRUE(rollout(0).AwaitDownloads(static_cast<int>(number)));
   }
-  EXPECT_EQ(rollout(1).parent(), rollout(0).member().id);
-  EXPECT_TRUE(rollout(0).taken().empty());
+  EXPECT_EQ(rollout(1).counts().parent, rollout(0).member().id);
+  EXPECT_TRUE(rollout(0).activated().empty());
   ASSERT_TRUE(rollout(0).subscriber().room_wait().has_value());
   EXPECT_EQ(rollout(0).subscriber().room_wait()->version, last.version);
 
   MakeRoom();
   ASSERT_TRUE(rollout(0).Await(last.version));
   EXPECT_EQ(rollout(0).state(), last.state);
-  EXPECT_EQ(rollout(0).taken().size(), 1u) << "the older ones were replaced";
-  EXPECT_GT(rollout(0).taken()[0].waited, absl::ZeroDuration());
+  EXPECT_EQ(rollout(0).activated().size(), 1u) << "the older ones were replaced";
+  EXPECT_GT(rollout(0).activated()[0].waited, absl::ZeroDuration());
   EXPECT_FALSE(rollout(0).subscriber().room_wait().has_value());
 }
 
@@ -56,8 +56,8 @@ TEST_F(RoomTest, ADeltaThatWaitsIsDroppedWhenTheWeightsThatItBeginsAtAreDamaged)
   MakeRoom();
   ASSERT_TRUE(rollout(0).Await(last.version));
   EXPECT_EQ(rollout(0).state(), last.state);
-  ASSERT_EQ(rollout(0).taken().size(), 1u);
-  EXPECT_NE(rollout(0).taken()[0].tensors, nullptr) << "it is whole";
+  ASSERT_EQ(rollout(0).activated().size(), 1u);
+  EXPECT_NE(rollout(0).activated()[0].tensors, nullptr) << "it is whole";
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
 // Fleets whose rollouts get versions in different ways. What is compared is the weights that each
 // rollout ends with, to the bit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/shm/socket.h"
@@ -17,14 +20,14 @@ TEST_P(EachTransportTest, ARolloutEndsWithTheSameBitsAndAllOfThemCameByThisTrans
   ShareTrainersMemory();
   trainer_.OfferUcx("shm");
   Join(0, {.shared_memory = GetParam() == "shm",
-           .folder = GetParam() == "file",
+           .folder = GetParam() == "file" ? folder_ : "",
            .ucx_devices = GetParam() == "ucx" ? "shm" : ""});
   const PublishedVersion last = PublishSome({0});
   EXPECT_EQ(rollout(0).state(), last.state);
-  EXPECT_EQ(rollout(0).last_fault(), "");
-  EXPECT_EQ(rollout(0).parent(), GetParam() == "file" ? kFolderId : kOriginId);
-  ASSERT_EQ(rollout(0).bytes().size(), 1u);
-  EXPECT_GT(rollout(0).bytes()[GetParam()], 160'000u) << "a whole version came";
+  EXPECT_EQ(rollout(0).counts().last_fault, "");
+  EXPECT_EQ(rollout(0).counts().parent, GetParam() == "file" ? kFolderId : kOriginId);
+  ASSERT_EQ(rollout(0).counts().bytes.size(), 1u);
+  EXPECT_GT(rollout(0).counts().bytes[GetParam()], 160'000u) << "a whole version came";
 }
 
 const auto kEachTransport = testing::Values("grpc", "shm", "file"
@@ -44,10 +47,10 @@ TEST_F(FleetTest, RolloutsReadFromTheOneBeforeThemOverUcxWhileItStillReads) {
   const PublishedVersion last = PublishSome({0, 1, 2});
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(rollout(i).state(), last.state) << i;
-    EXPECT_EQ(rollout(i).last_fault(), "") << i;
-    EXPECT_EQ(rollout(i).bytes().size(), 1u) << i;
-    EXPECT_GT(rollout(i).bytes()["ucx"], 0u) << i;
-    EXPECT_EQ(rollout(i).parent(), i == 0 ? "" : rollout(i - 1).member().id) << i;
+    EXPECT_EQ(rollout(i).counts().last_fault, "") << i;
+    EXPECT_EQ(rollout(i).counts().bytes.size(), 1u) << i;
+    EXPECT_GT(rollout(i).counts().bytes["ucx"], 0u) << i;
+    EXPECT_EQ(rollout(i).counts().parent, i == 0 ? "" : rollout(i - 1).id()) << i;
   }
 }
 #endif
@@ -57,10 +60,10 @@ TEST_F(FleetTest, ARolloutGoesOnByCallsIfTheTrainerHasNoUcxAndTheReasonIsNamed) 
   Join(0, {.ucx_devices = "shm"});
   const PublishedVersion last = PublishSome({0});
   EXPECT_EQ(rollout(0).state(), last.state);
-  EXPECT_THAT(rollout(0).last_fault(),
+  EXPECT_THAT(rollout(0).counts().last_fault,
               testing::AllOf(testing::HasSubstr("the trainer by ucx gone"),
                              testing::HasSubstr("trainer-0 was started without --ucx-devices")));
-  EXPECT_GT(rollout(0).bytes()["grpc"], 0u);
+  EXPECT_GT(rollout(0).counts().bytes["grpc"], 0u);
 }
 
 TEST_F(FleetTest, AMixedFleetEndsWithTheSameBitsAlsoOneThatJoinsWhenTheTrainerIsDead) {
@@ -69,16 +72,16 @@ TEST_F(FleetTest, AMixedFleetEndsWithTheSameBitsAlsoOneThatJoinsWhenTheTrainerIs
   Join(1, {.fan_out = FanOut::kChain});
   const PublishedVersion last = PublishSome({0, 1});
   KillTrainer();
-  Join(2, {.folder = true});
+  Join(2, {.folder = folder_});
   ASSERT_TRUE(rollout(2).Await(last.version));
 
   const char* const ways[] = {"shm", "grpc", "file"};
-  const std::string parents[] = {"", rollout(0).member().id, "weights.dir"};
+  const std::string parents[] = {"", rollout(0).id(), "weights.dir"};
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(rollout(i).state(), last.state) << i;
-    EXPECT_EQ(rollout(i).bytes().size(), 1u) << i;
-    EXPECT_GT(rollout(i).bytes()[ways[i]], 0u) << i;
-    EXPECT_EQ(rollout(i).parent(), parents[i]) << i;
+    EXPECT_EQ(rollout(i).counts().bytes.size(), 1u) << i;
+    EXPECT_GT(rollout(i).counts().bytes[ways[i]], 0u) << i;
+    EXPECT_EQ(rollout(i).counts().parent, parents[i]) << i;
   }
 }
 
@@ -107,9 +110,9 @@ TEST_F(FleetTest, AVersionThatTheTrainerHasAnnouncedComesFromTheFolderWhenTheTra
   Announcer announcer(last);
   grpc::Service* const services[] = {&announcer};
   const auto server = *rpc::Server::Start({}, services);
-  rollout(0).Join(initial_, {.folder = true}, folder_, server->address(), {});
+  rollout(0).Join(initial_, {.folder = folder_}, server->address(), {});
   ASSERT_TRUE(rollout(0).AwaitDownloads(1)) << "it has heard of the version";
-  rollout(0).subscriber().SetSource("");
+  rollout(0).SetSource("");
   ASSERT_TRUE(rollout(0).Await(last.version));
   EXPECT_EQ(rollout(0).state(), last.state);
   server->Drain(absl::ZeroDuration());
@@ -123,10 +126,10 @@ TEST_F(FleetTest, OnAHostWithoutTheTrainerTheFirstRolloutOfTheChainSharesWhatItG
   const PublishedVersion last = PublishSome({0, 1, 2});
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(rollout(i).state(), last.state) << i;
-    EXPECT_EQ(rollout(i).last_fault(), "") << i;
-    EXPECT_EQ(rollout(i).bytes().size(), 1u) << i;
-    EXPECT_GT(rollout(i).bytes()[i == 0 ? "grpc" : "shm"], 0u) << i;
-    EXPECT_EQ(rollout(i).parent(), i == 0 ? "" : rollout(0).member().id) << i;
+    EXPECT_EQ(rollout(i).counts().last_fault, "") << i;
+    EXPECT_EQ(rollout(i).counts().bytes.size(), 1u) << i;
+    EXPECT_GT(rollout(i).counts().bytes[i == 0 ? "grpc" : "shm"], 0u) << i;
+    EXPECT_EQ(rollout(i).counts().parent, i == 0 ? "" : rollout(0).id()) << i;
   }
 }
 
@@ -141,22 +144,22 @@ TEST_F(FleetTest, WhatIsDamagedInTheFolderComesFromTheTrainer) {
     bytes[bytes.size() / 2] ^= 1;
     ASSERT_EQ(WriteFileAtomic(objects + name, bytes), absl::OkStatus());
   }
-  Join(0, {.folder = true});
+  Join(0, {.folder = folder_});
   ASSERT_TRUE(rollout(0).Await(last.version));
   EXPECT_EQ(rollout(0).state(), last.state);
-  EXPECT_THAT(rollout(0).last_fault(), testing::HasSubstr("weights.dir lied"));
-  EXPECT_EQ(rollout(0).bytes().count("file"), 0u);
+  EXPECT_THAT(rollout(0).counts().last_fault, testing::HasSubstr("weights.dir lied"));
+  EXPECT_EQ(rollout(0).counts().bytes.count("file"), 0u);
 }
 
 // Somebody holds the socket of the trainer's memory and never answers.
 TEST_F(FleetTest, ARolloutWhoseSharedMemoryDoesNotAnswerGoesOnByCalls) {
   const auto mute = shm::Socket::Listen(ShmSocketName(server_->address()));
   ASSERT_EQ(mute.status(), absl::OkStatus());
-  Join(0, {.shared_memory = true, .silent = absl::Milliseconds(50)});
+  Join(0, {.shared_memory = true, .limits = {.silent = absl::Milliseconds(50)}});
   const PublishedVersion last = PublishSome({0});
   EXPECT_EQ(rollout(0).state(), last.state);
-  EXPECT_THAT(rollout(0).last_fault(), testing::HasSubstr("the trainer by shm silent"));
-  EXPECT_EQ(rollout(0).bytes().count("shm"), 0u);
+  EXPECT_THAT(rollout(0).counts().last_fault, testing::HasSubstr("the trainer by shm silent"));
+  EXPECT_EQ(rollout(0).counts().bytes.count("shm"), 0u);
 }
 
 }  // namespace

@@ -119,7 +119,7 @@ class WireServer {
   }
   WireSource& source() { return *source_; }
   WeightsServer& weights() { return weights_; }
-  const rpc::Channel& channel() const { return *channel_; }
+  const std::shared_ptr<rpc::Channel>& channel() const { return channel_; }
   const std::string& address() const { return server_->address(); }
 
  private:
@@ -177,11 +177,11 @@ class GrpcWire : public Wire {
   }
   WireSource* source() override { return &server_.source(); }
   std::unique_ptr<Transport> Connect() override {
-    return std::make_unique<GrpcTransport>(&server_.channel(), kWireCaller, ucx_.get());
+    return std::make_unique<GrpcTransport>(server_.channel(), kWireCaller, ucx_.get());
   }
   std::unique_ptr<Transport> ConnectToSilence() override {
     mute_channel_ = mute_.Connect();
-    return std::make_unique<GrpcTransport>(mute_channel_.get(), kWireCaller, ucx_.get());
+    return std::make_unique<GrpcTransport>(mute_channel_, kWireCaller, ucx_.get());
   }
 
  private:
@@ -517,9 +517,7 @@ class TransportFallbackTest : public TransportTest {
          .version = kWireVersion,
          .holders = {{.id = "first", .transport = std::move(first), .why = "it is first"},
                      {.id = std::string(kOriginId),
-                      .transport =
-                          std::make_shared<GrpcTransport>(&trainer_.channel(), kWireCaller),
-                      .channel = &trainer_.channel(),
+                      .transport = std::make_shared<GrpcTransport>(trainer_.channel(), kWireCaller),
                       .why = "it is last"}},
          .history = &history});
     const std::unique_ptr<WholeVersion> whole = wire_->PutWhole(ids);
@@ -574,6 +572,39 @@ TEST_P(TransportFallbackTest, ASilentHolderIsLeftForTheNextOne) {
   EXPECT_EQ(taken_.size(), 1u);
   EXPECT_EQ(stats_.holders_left, 1);
   EXPECT_THAT(stats_.last_fault, testing::HasSubstr("silent"));
+}
+
+// Answers calls at once, with nothing, and cancels the download then.
+class UselessTransport : public Transport {
+ public:
+  explicit UselessTransport(rpc::Cancel* cancel) : cancel_(cancel) {}
+  const TransportCaps& caps() const override { return kGrpcCaps; }
+  FetchEnd Fetch(const FetchTerms&, WantedObjects*) override {
+    return {absl::UnavailableError("it has nothing"), HolderFault::kGone};
+  }
+  absl::Status Call(const google::protobuf::Message&, google::protobuf::Message*,
+                    const rpc::CallOptions&) override {
+    cancel_->Trigger();
+    return absl::OkStatus();
+  }
+
+ private:
+  rpc::Cancel* const cancel_;
+};
+
+TEST(ObjectFetcherTest, ADownloadThatIsCancelledInAUselessAnswerIsCancelled) {
+  rpc::Cancel cancel;
+  HolderHistory history;
+  const auto useless = std::make_shared<UselessTransport>(&cancel);
+  ObjectFetcher fetcher(
+      {.caller = kWireCaller,
+       .version = kWireVersion,
+       .holders = {{.id = "one", .transport = useless}, {.id = "other", .transport = useless}},
+       .history = &history,
+       .cancel = &cancel});
+  weights::v1::ListResponse list;
+  const auto lister = fetcher.AskForList(weights::v1::ListRequest(), &list, [] { return false; });
+  EXPECT_TRUE(absl::IsCancelled(lister.status())) << lister.status();
 }
 
 const auto kTransports = testing::Values("grpc", "shm", "file", "c10d"

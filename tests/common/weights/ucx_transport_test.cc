@@ -82,7 +82,7 @@ class UcxTransportTest : public testing::Test {
           return absl::OkStatus();
         },
         [](uint64_t) {});
-    GrpcTransport transport(channel_.get(), {.job = "job", .worker = "rollout-0"},
+    GrpcTransport transport(channel_, {.job = "job", .worker = "rollout-0"},
                             with_ucx ? &ucx_ : nullptr);
     return transport.Fetch({.version = {1, 1},
                             .key = "holder",

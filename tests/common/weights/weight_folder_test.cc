@@ -98,7 +98,7 @@ TEST_F(WeightFolderTest, ItHasWhatThePublisherKeepsAndNothingElse) {
 }
 
 // Each hit of each failpoint is one moment at which the writer may die: it does nothing after that.
-TEST_F(WeightFolderTest, WhateverMomentTheWriterDiesAtTheOldVersionOrTheNewOneIsWholeThere) {
+TEST_F(WeightFolderTest, W05WhateverMomentTheWriterDiesAtTheOldVersionOrTheNewOneIsWholeThere) {
   if (!kHasFailpoints) GTEST_SKIP() << "this build has no failpoints";
   int deaths = 0;
   for (const char* point : {"weights.dir.object", "weights.dir.latest", "weights.dir.free"}) {
@@ -148,7 +148,7 @@ TEST_F(WeightFolderTest, AWriterThatFailedGoesOnWithTheNextVersionAndLeavesNothi
   EXPECT_EQ(CountObjects(1), publisher.TakeSnapshot()->objects.size());
 }
 
-TEST_F(WeightFolderTest, ATrainerThatWasReplacedNeitherLowersTheNewestNorRemovesWhatItNeeds) {
+TEST_F(WeightFolderTest, W07ATrainerThatWasReplacedNeitherLowersTheNewestNorRemovesWhatItNeeds) {
   WeightPublisher old_one = MakePublisher(), new_one = MakePublisher();
   WeightFolderWriter old_writer = MakeWriter(1), new_writer = MakeWriter(2);
   ASSERT_TRUE(old_one.Publish(FolderWeights(1), {1, 50}, "").ok());
@@ -161,7 +161,7 @@ TEST_F(WeightFolderTest, ATrainerThatWasReplacedNeitherLowersTheNewestNorRemoves
   EXPECT_EQ(ReadAll(), (PolicyVersion{2, 40}));
 }
 
-TEST_F(WeightFolderTest, ALowerVersionOfTheSameTrainerIsRefused) {
+TEST_F(WeightFolderTest, W12ALowerVersionOfTheSameTrainerIsRefused) {
   WeightPublisher publisher = MakePublisher();
   WeightFolderWriter writer = MakeWriter(1);
   ASSERT_TRUE(publisher.Publish(FolderWeights(1), {1, 5}, "").ok());

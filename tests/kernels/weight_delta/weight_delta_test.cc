@@ -136,7 +136,7 @@ void CheckTile(const States& states, int tile_log2, const std::string& what) {
   EXPECT_EQ(delta.tiles[0].k, expected.tile.k);
   EXPECT_EQ(delta.tiles[0], expected.tile);
   ASSERT_EQ(delta.bodies, expected.body);
-  EXPECT_LE(delta.bodies.size(), now.size());  // W9.
+  EXPECT_LE(delta.bodies.size(), now.size());
 
   Bytes weights = old;
   Sum sum = Fingerprint(shard, old, states.width);
@@ -163,7 +163,7 @@ TEST(WeightDeltaTest, OrdPutsFloatsInOrderAndIsABijectionOfAllSixteenBitPatterns
   EXPECT_EQ(Difference<uint8_t>(0x00, 0x80), 1);
 }
 
-TEST(WeightDeltaTest, EveryPatternOfSixteenBitsComesBackFromEachOfManyOthers) {
+TEST(WeightDeltaTest, W01EveryPatternOfSixteenBitsComesBackFromEachOfManyOthers) {
   SplitMix64 random(1);
   for (int round = 0; round < 4; ++round) {
     States states{.width = 2};
@@ -175,7 +175,7 @@ TEST(WeightDeltaTest, EveryPatternOfSixteenBitsComesBackFromEachOfManyOthers) {
   }
 }
 
-TEST(WeightDeltaTest, EveryPairOfEdgePatternsComesBack) {
+TEST(WeightDeltaTest, W01EveryPairOfEdgePatternsComesBack) {
   for (const int width : {1, 2, 4}) {
     const slow::Elements edges = EdgePatterns(width);
     States dense{.width = width}, sparse{.width = width};
@@ -193,7 +193,7 @@ TEST(WeightDeltaTest, EveryPairOfEdgePatternsComesBack) {
   }
 }
 
-TEST(WeightDeltaTest, TilesOfAnyDensityAndLengthHaveTheBytesOfTheSlowCodec) {
+TEST(WeightDeltaTest, W01W09TilesOfAnyDensityAndLengthHaveTheBytesOfTheSlowCodec) {
   constexpr double kOdds[] = {0, 0.0003, 0.002, 0.01, 0.03, 0.1, 0.24, 0.26, 0.5, 0.9, 1};
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     SplitMix64 random(seed);
@@ -263,7 +263,7 @@ TEST(WeightDeltaTest, TheDenseExampleOfTheDesignHasItsBytes) {
 }
 
 // All detectors store whole vectors, so no more than count changes are compared.
-TEST(WeightDeltaTest, EveryInstructionSetFindsTheSameChanges) {
+TEST(WeightDeltaTest, W08EveryInstructionSetFindsTheSameChanges) {
   SplitMix64 random(5);
   ASSERT_STREQ(DeltaDetectors().back().name, "scalar");
   for (const int width : {1, 2, 4}) {
@@ -287,8 +287,7 @@ TEST(WeightDeltaTest, EveryInstructionSetFindsTheSameChanges) {
   }
 }
 
-// W8: the bytes do not depend on how threads share the tiles.
-TEST(WeightDeltaTest, RangesOfTilesJoinedInOrderGiveTheBytesOfTheWhole) {
+TEST(WeightDeltaTest, W08RangesOfTilesJoinedInOrderGiveTheBytesOfTheWhole) {
   SplitMix64 random(6);
   const States states = RandomStates(random, 2, 10 * 8192 + 77, 0.02);
   const DeltaShard shard = {.tid = 5, .count = states.now.size()};
@@ -451,7 +450,7 @@ TEST(WeightDeltaTest, ADenseTileThatIsNoDifferenceOfItsElementsIsRefused) {
 }
 
 // Every cut of a body, and every flipped bit, is refused or gives changes within the tile.
-TEST(WeightDeltaTest, DamagedBodiesNeverGiveChangesOutsideTheTile) {
+TEST(WeightDeltaTest, W11DamagedBodiesNeverGiveChangesOutsideTheTile) {
   for (const int width : {1, 2, 4}) {
     for (const double odds : {0.01, 0.2, 0.8}) {
       SplitMix64 random(4);

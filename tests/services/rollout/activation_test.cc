@@ -98,7 +98,7 @@ WeightDelta Corrupt(const TensorSet& from, const TensorSet& to, size_t tensor, S
   return delta;
 }
 
-TEST(ActivationTest, VersionsThatRainInEveryFormNeverShowATornState) {
+TEST(ActivationTest, W03VersionsThatRainInEveryFormNeverShowATornState) {
   int in_place = 0, refused = 0, tokens = 0;
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     SCOPED_TRACE(seed);
@@ -190,7 +190,7 @@ TEST(ActivationTest, VersionsThatRainInEveryFormNeverShowATornState) {
   EXPECT_GT(tokens, 1000);
 }
 
-TEST(ActivationTest, AGreedyAnswerAfterUpdatesIsThatOfAFreshEngine) {
+TEST(ActivationTest, W15AGreedyAnswerAfterUpdatesIsThatOfAFreshEngine) {
   for (const bool experts : {false, true}) {
     ModelConfig config = TinyConfig();
     if (experts) config.num_experts = 4, config.experts_per_token = 2, config.expert_size = 16;
@@ -208,7 +208,50 @@ TEST(ActivationTest, AGreedyAnswerAfterUpdatesIsThatOfAFreshEngine) {
   }
 }
 
-TEST(ActivationTest, AWrongElementOfAPayloadIsFoundInItsTensorAndUndone) {
+// A replica is one process. Its ranks are threads: each computes a part of each product, and
+// applies a part of each delta. One thread alone is the model.
+TEST(ActivationTest, W04AllThreadsOfAStepComputeWithOneStateOfTheWeights) {
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    SplitMix64 random(seed);
+    TensorSet now = TinyWeights(seed);
+    std::vector<std::unique_ptr<NativeEngine>> engines;
+    for (const int threads : {1, 2, 3, 5})
+      engines.push_back(TinyEngine(seed, {.slots = 8, .threads = threads}));
+    uint64_t next_request = 1;
+    for (int64_t step = 1; step <= 60; ++step) {
+      const bool updates = random.Below(2) == 0;
+      const TensorSet next = random.Below(5) == 0 ? MoveAll(now, &random)
+                                                  : MoveSome(now, &random, 1 + random.Below(300));
+      const bool adds = engines[0]->Stats().running < 6;
+      const uint32_t tokens = 5 + static_cast<uint32_t>(random.Below(20));
+      std::optional<StepEvents> alone;
+      for (const auto& engine : engines) {
+        if (updates) {
+          ASSERT_TRUE(ActivateOrDie(engine.get(), StageDelta(now, next, {1, step})).accepted);
+        }
+        ASSERT_TRUE(Holds(*engine, updates ? next : now));
+        if (adds) {
+          ASSERT_TRUE(engine->AddRequest(RequestOf(next_request, tokens)).ok());
+        }
+        const absl::StatusOr<StepEvents> events = engine->Step();
+        ASSERT_TRUE(events.ok());
+        if (!alone.has_value()) alone = *events;
+        ASSERT_EQ(events->tokens.size(), alone->tokens.size());
+        for (size_t i = 0; i < alone->tokens.size(); ++i) {
+          const TokenEvent &token = events->tokens[i], &expected = alone->tokens[i];
+          ASSERT_EQ(token.request, expected.request);
+          ASSERT_EQ(token.token, expected.token) << "step " << step;
+          ASSERT_EQ(token.logprob, expected.logprob) << "step " << step;
+          ASSERT_EQ(token.version, expected.version);
+        }
+      }
+      next_request += adds;
+      if (updates) now = next;
+    }
+  }
+}
+
+TEST(ActivationTest, W13AWrongElementOfAPayloadIsFoundInItsTensorAndUndone) {
   SplitMix64 random(3);
   const TensorSet old = TinyWeights(1);
   auto engine = TinyEngine(1);
@@ -245,7 +288,7 @@ TEST(ActivationTest, ChunksThatOverlapAreAddedUp) {
   EXPECT_TRUE(Holds(*engine, next));
 }
 
-TEST(ActivationTest, ABitThatFlipsAtRestIsFoundWithinEightActivations) {
+TEST(ActivationTest, W05ABitThatFlipsAtRestIsFoundWithinEightActivations) {
   for (const bool in_turns : {true, false}) {
     SplitMix64 random(4);
     TensorSet now = TinyWeights(1);
