@@ -51,7 +51,8 @@ absl::Span<const Row<AlgorithmSpec>> PresetRows() {
                  .ess_lr = "sqrt"}}},
       {"async_cispo",
        "CISPO (arXiv 2506.13585) against the behaviour policy with the bounds of ScaleRL (arXiv "
-       "2510.13786)",
+       "2510.13786), and with M2PO's mask (arXiv 2510.01161), which leaves out the few old tokens "
+       "that have moved furthest",
        {.advantage = {.kind = "lite_ppo"},
         .loss = {.kind = "cispo",
                  .prox = "none",
@@ -59,7 +60,8 @@ absl::Span<const Row<AlgorithmSpec>> PresetRows() {
                  .cispo_low = 0,
                  .cispo_high = 5,
                  .tis = std::nullopt,
-                 .veto = std::nullopt}}},
+                 .veto = std::nullopt,
+                 .m2po = 0.04}}},
       {"moe_gspo",
        "GSPO (arXiv 2507.18071) with IcePop's mask (arXiv 2510.18855), for mixtures of experts, "
        "and for data that is at most one version old. For older data set prox: exact, so that the "
