@@ -170,8 +170,6 @@ absl::StatusOr<std::string> JudgeClient::Ask(const std::string& system, const st
 absl::StatusOr<std::string> JudgeClient::Read(const absl::StatusOr<HttpReply>& reply,
                                               const nlohmann::json& parsed) const {
   if (absl::IsCancelled(reply.status())) return reply.status();
-  if (absl::IsOutOfRange(reply.status()))
-    return ContentError(absl::StrCat("judge ", config_.name, ": ", reply.status().message()));
   if (!reply.ok()) return Fault(config_.name, reply.status().message());
   if (reply->code != kOk) {
     const std::string what = absl::StrCat("HTTP status ", reply->code, " of ", config_.url, ": ",

@@ -31,8 +31,8 @@ std::unique_ptr<Client> ClientOf(const JudgeServer& server) {
   return ClientOf("http://" + server.host());
 }
 
-absl::StatusOr<Reply> Run(Client& client, const Request& request,
-                          const rpc::Cancel& stop = rpc::Cancel()) {
+absl::StatusOr<Reply> RunOn(Client& client, const Request& request,
+                            const rpc::Cancel& stop = rpc::Cancel()) {
   absl::Duration turn = absl::Minutes(1);
   return client.Run(request, &turn, stop);
 }
@@ -126,7 +126,7 @@ TEST(RunCodeClient, AServerThatHangsIsGivenUp) {
     return Prints("the secret 42\n");
   });
   const auto client = ClientOf("http://" + server.host(), absl::Milliseconds(1));
-  const auto reply = Run(*client, {.code = "", .run_timeout = absl::Milliseconds(10)});
+  const auto reply = RunOn(*client, {.code = "", .run_timeout = absl::Milliseconds(10)});
   EXPECT_TRUE(absl::IsUnavailable(reply.status())) << reply.status();
   end.Push(1);
 }
@@ -167,12 +167,12 @@ TEST(RunCodeClient, AServerThatDiesInACallOrIsNotThereIsAFaultAndThenLeftAlone) 
     const DyingServer server;
     url = server.url();
     const auto client = ClientOf(url);
-    EXPECT_TRUE(absl::IsUnavailable(Run(*client, {.code = ""}).status()));
+    EXPECT_TRUE(absl::IsUnavailable(RunOn(*client, {.code = ""}).status()));
   }
   const auto client = ClientOf(url);  // Nobody listens there any more.
   absl::Status last;
   int faults = 0;
-  while (absl::IsUnavailable(last = Run(*client, {.code = ""}).status())) ++faults;
+  while (absl::IsUnavailable(last = RunOn(*client, {.code = ""}).status())) ++faults;
   EXPECT_GT(faults, 0);
   EXPECT_TRUE(absl::IsResourceExhausted(last)) << last;
   EXPECT_EQ(ReasonOf(last), "CODE_SERVER_DOWN");
@@ -206,7 +206,7 @@ TEST(RunCodeClient, StoppingEndsACallThatIsUnderWay) {
     begun.Pop();
     stop.Trigger();
   });
-  EXPECT_TRUE(absl::IsCancelled(Run(*client, {.code = ""}, stop).status()));
+  EXPECT_TRUE(absl::IsCancelled(RunOn(*client, {.code = ""}, stop).status()));
   stopper.join();
   end.Push(1);
 }
@@ -225,7 +225,7 @@ TEST(RunCodeClient, JobsThatStopInTheMiddleOfCallsDoNotMakeTheServerCountAsDown)
       begun.Pop();
       stop.Trigger();
     });
-    ASSERT_TRUE(absl::IsCancelled(Run(*client, {.code = ""}, stop).status()));
+    ASSERT_TRUE(absl::IsCancelled(RunOn(*client, {.code = ""}, stop).status()));
     stopper.join();
     end.Push(1);
   }
