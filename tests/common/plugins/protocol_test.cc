@@ -108,7 +108,6 @@ TEST(PluginProtocolTest, ADescriptionIsCheckedAndAWrongOneNamed) {
   }
 }
 
-// Random damage to a right answer gives an error, or the number that stands in it.
 TEST(PluginProtocolTest, ASelfTestHasObjectsToScore) {
   for (const char* const item : {"\"2+2\"", "7", "[{}, 7]", "null"}) {
     const auto description = ParsePluginDescription(
@@ -136,6 +135,7 @@ TEST(PluginCallsTest, AnAnswerThatComesTooLateBlamesNobody) {
   EXPECT_EQ(calls.Await(other, absl::InfiniteDuration()).status(), absl::OkStatus());
 }
 
+// Random damage to a right answer gives an error, or the number that stands in it.
 TEST(PluginProtocolTest, DamagedAnswersNeverCrashTheParser) {
   const std::string right = R"({"id": 7, "results": [{"score": 0.25, "parts": {"a": 1}}]})";
   for (uint32_t seed = 0; seed < 2000; ++seed) {
