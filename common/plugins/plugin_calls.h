@@ -30,11 +30,11 @@ class PluginCalls {
   // The call needs no answer any more.
   void Forget(uint64_t id);
   // Waits for the answer of the call, which is forgotten after that.
-  // DEADLINE_EXCEEDED: none came. Others: what End() was given.
+  // DEADLINE_EXCEEDED: none came; call End() next. Others: what End() was given.
   absl::StatusOr<std::vector<PluginResult>> Await(uint64_t id, absl::Duration deadline);
 
   // A wrong number of results becomes an error of the call's answers.
-  // INVALID_ARGUMENT: no call waits for this answer.
+  // INVALID_ARGUMENT: no call waits for this answer, and none has waited in vain.
   absl::Status Take(PluginAnswer answer);
 
   // What the first End() was given; OK before.
@@ -53,6 +53,7 @@ class PluginCalls {
   mutable Mutex mu_;
   CondVar changed_;  // A call is done, or nobody reads any more.
   absl::Status ended_ ABSL_GUARDED_BY(mu_);
+  bool late_ ABSL_GUARDED_BY(mu_) = false;  // A call had no answer in time. It may come still.
   bool reading_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;
   std::map<uint64_t, Pending> pending_ ABSL_GUARDED_BY(mu_);

@@ -34,8 +34,19 @@ std::vector<PluginResult> ErrorForAll(size_t items, std::string error, std::stri
   return std::vector<PluginResult>(items, result);
 }
 
+std::string KeyOf(const std::vector<nlohmann::json>& items) {
+  return Sha256(
+      nlohmann::json(items).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
 bool IsSameScore(double is, double wanted) {
   return std::abs(is - wanted) <= 1e-6 * std::max(1.0, std::abs(wanted));
+}
+
+// Whether a server cannot be reached, or has gone away.
+bool IsAbsence(const absl::Status& status) {
+  const std::string reason = ReasonOf(status);
+  return reason == "PLUGIN_UNREACHABLE" || reason == "PLUGIN_GONE" || reason == "PLUGIN_DIED";
 }
 
 absl::Status StartFault(absl::string_view what) {
@@ -148,13 +159,13 @@ void PluginHost::Run() {
     last_failure_ = instance.status();
     if (instance.ok()) {
       ever_ran_ = true;
+      answers_ += (*instance)->description().self_test.size();
       next->instance = *std::move(instance);
     } else {
       const absl::Duration back_off = BackOff(next->failures++);
       next->next_start = Monotonic() + back_off;
       // If all sandboxes are taken, or a server does not run yet, that is no fault of the plug-in.
-      const bool absent = absl::IsResourceExhausted(last_failure_) ||
-                          ReasonOf(last_failure_) == "PLUGIN_UNREACHABLE";
+      const bool absent = absl::IsResourceExhausted(last_failure_) || IsAbsence(last_failure_);
       const bool broken = !ever_ran_ && !absent && ++first_failures_ == options_.first_tries;
       const absl::Status why = last_failure_;
       mu_.Unlock();
@@ -205,6 +216,9 @@ absl::Status PluginHost::RunSelfTest(PluginInstance& instance) const {
     };
     const absl::StatusOr<std::vector<PluginResult>> results =
         instance.Call(test.items, options_.start_timeout);
+    // A server may have gone away meanwhile, which says nothing about what it is.
+    if (IsAbsence(results.status()) && is_server())
+      return Annotate(results.status(), absl::StrCat("its self-test ", i + 1, " failed"));
     if (!results.ok()) return fail("failed: ", results.status().message());
     for (size_t item = 0; item < results->size(); ++item) {
       const PluginResult& result = (*results)[item];
@@ -343,13 +357,14 @@ void PluginHost::Release(Slot* slot, bool alone, const absl::Status& outcome) {
   changed_.NotifyAll();
 }
 
-int PluginHost::AddStrike(const std::vector<nlohmann::json>& items) {
-  const std::string key =
-      Sha256(nlohmann::json(items).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+int PluginHost::AddStrike(const std::vector<nlohmann::json>& items, bool lost) {
+  const std::string key = KeyOf(items);
   MutexLock lock(&mu_);
-  const auto [it, added] = strikes_.insert({key, 0});
+  const auto [it, added] = strikes_.try_emplace(key);
   if (added) strike_order_.push_back(key);
-  const int count = ++it->second;
+  const bool counts = !lost || it->second.answers != answers_;
+  it->second.answers = answers_;
+  const int count = it->second.count += counts ? 1 : 0;
   if (strike_order_.size() > kStrikesKept) {
     strikes_.erase(strike_order_.front());
     strike_order_.pop_front();
@@ -357,51 +372,82 @@ int PluginHost::AddStrike(const std::vector<nlohmann::json>& items) {
   return count;
 }
 
+void PluginHost::EraseStrikes(const std::vector<nlohmann::json>& items) {
+  {
+    MutexLock lock(&mu_);
+    ++answers_;
+    if (strikes_.empty()) return;
+  }
+  const std::string key = KeyOf(items);
+  MutexLock lock(&mu_);
+  if (strikes_.erase(key) > 0) std::erase(strike_order_, key);
+}
+
 absl::StatusOr<std::vector<PluginResult>> PluginHost::Score(
     const std::vector<nlohmann::json>& items, absl::Duration timeout) {
   absl::Status last;
   bool alone = false;
+  int ends = 0;  // Of its instance while it was there.
+  bool struck = false;
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
     SLUICE_ASSIGN_OR_RETURN(Slot* const slot, Acquire(Monotonic() + timeout, alone));
     PluginInstance* instance;
+    bool single;  // No other call can be in the instance.
     {
       MutexLock lock(&mu_);
       instance = slot->instance.get();  // It stays as long as calls of it are counted.
+      single = alone || LimitOf(*slot) == 1;
     }
     absl::StatusOr<std::vector<PluginResult>> results = instance->Call(items, timeout);
     Release(slot, alone, results.status());
     if (results.ok()) {
+      EraseStrikes(items);
       CountErrors(*results);
       return results;
     }
 
     last = results.status();
     const std::string reason = ReasonOf(last);
-    if (reason == "TOO_LARGE")
+    if (reason == "TOO_LARGE" || (reason == "PLUGIN_TOO_LARGE" && single))
       return ErrorForAll(items.size(), std::string(last.message()), "too_large");
-    if (reason != "PLUGIN_GONE" && !absl::IsCancelled(last)) {
+    const bool gone = reason == "PLUGIN_GONE" || absl::IsCancelled(last);
+    if (!gone) {
+      ++ends;
       if (const auto count = ends_.Count(Monotonic())) {
         log::Warning("plugin_ended", {{"job_id", options_.job},
                                       {"reward", options_.name},
                                       {"count", *count},
                                       {"error", last}});
       }
-      if (AddStrike(items) >= kPoison) {
-        return ErrorForAll(
+    }
+    // Of a call without an answer in time it is known that it is to blame.
+    const bool late = absl::IsDeadlineExceeded(last);
+    if (!gone && (!is_server() || single || late)) {
+      const int strikes = AddStrike(items, /*lost=*/absl::IsUnavailable(last));
+      struck = struck || strikes > 0;
+      if (strikes >= kPoison) {
+        results = ErrorForAll(
             items.size(),
             absl::StrCat("the plug-in ended ", kPoison, " times on this answer: ", last.message()),
             "poison");
+        CountErrors(*results);
+        return results;
       }
-      if (absl::IsDeadlineExceeded(last)) return last;
+      if (late) return last;
     }
     {
       MutexLock lock(&mu_);
       if (stopping_) return absl::CancelledError("the plug-in is stopped");
     }
-    // So that nobody else's answer ends its instance again.
-    alone = alone || reason != "PLUGIN_GONE" || attempt > 0;
+    // So that nobody else's answer ends its instance again. All calls of a server's stream end with
+    // it, and would be scored one by one.
+    alone = alone || (is_server() ? ends > 1 : !gone || attempt > 0);
   }
-  return last;
+  if (struck) return last;
+  return Error(
+      absl::StatusCode::kResourceExhausted, "PLUGIN_DOWN",
+      absl::StrCat("plug-in ", source_->name(), " ended ", kMostAttempts,
+                   " times for other reasons than this answer, the last: ", last.message()));
 }
 
 }  // namespace sluice

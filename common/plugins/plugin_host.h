@@ -25,7 +25,9 @@ namespace sluice {
 // to a server) as its source says, and gives them the answers to score. An instance that ends,
 // hangs or writes what is no answer is ended and replaced, and costs no answer its score: what it
 // had not answered is asked of another one, alone. An input on which instances end three times,
-// while the plug-in's self-test passes, is poison: it gets an error instead of a score.
+// while the plug-in's self-test passes, is poison: it gets an error instead of a score. Servers
+// take many calls at a time and end for reasons of their own, so the end of a stream counts against
+// an input only if no other was in it; an input is tried alone after two such ends.
 //
 // Owns one thread, which starts the instances, and those of the instances. Thread-safe.
 class PluginHost {
@@ -74,8 +76,8 @@ class PluginHost {
 
   // Has the items scored, those of a group, or one. Blocks up to `timeout` until an instance is
   // free, and as long again for each call.
-  // RESOURCE_EXHAUSTED PLUGIN_DOWN: no instance has started in this time, or it is broken; the
-  // message says why.
+  // RESOURCE_EXHAUSTED PLUGIN_DOWN: no instance has started in this time, or it is broken, or
+  // instances ended again and again for reasons other than these items; the message says why.
   // RESOURCE_EXHAUSTED PLUGIN_BUSY: no instance was free in this time.
   // DEADLINE_EXCEEDED PLUGIN_DEADLINE: the plug-in gave no answer. Another try may succeed.
   // CANCELLED: Stop() was called.
@@ -109,6 +111,7 @@ class PluginHost {
 
   PluginHost(Options options, std::unique_ptr<PluginSource> source, std::string stamp,
              absl::StatusOr<std::string> version);
+  bool is_server() const { return options_.spec.kind == PluginSpec::Kind::kGrpc; }
   void Run();
   // Starts an instance and tests it.
   absl::StatusOr<std::shared_ptr<PluginInstance>> StartInstance();
@@ -123,8 +126,12 @@ class PluginHost {
   // Notes which of the newest results are errors.
   void CountErrors(const std::vector<PluginResult>& results);
   absl::Status BrokenLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Counts that an instance ended on these items. Returns how often that has happened.
-  int AddStrike(const std::vector<nlohmann::json>& items);
+  // Counts that an instance ended on these items. Returns how often that has happened since they
+  // were last answered. With `lost`, the connection may have been the reason: it counts only if the
+  // plug-in has answered anything since the last time.
+  int AddStrike(const std::vector<nlohmann::json>& items, bool lost);
+  // They were answered, so they are no poison.
+  void EraseStrikes(const std::vector<nlohmann::json>& items);
   void LogStderr(absl::string_view line);
 
   const Options options_;
@@ -148,8 +155,13 @@ class PluginHost {
   // No answers until then, because of errors, and the reason for people.
   absl::Duration rest_until_ ABSL_GUARDED_BY(mu_);
   std::string rest_cause_ ABSL_GUARDED_BY(mu_);
-  // SHA-256 of items to the number of instances that ended on them; the oldest are forgotten.
-  std::map<std::string, int> strikes_ ABSL_GUARDED_BY(mu_);
+  uint64_t answers_ ABSL_GUARDED_BY(mu_) = 0;  // Calls that were answered, and self-tests.
+  struct Strikes {
+    int count = 0;         // Instances that ended on the items.
+    uint64_t answers = 0;  // What answers_ was at the last of them.
+  };
+  // By the SHA-256 of the items; the oldest are forgotten.
+  std::map<std::string, Strikes> strikes_ ABSL_GUARDED_BY(mu_);
   std::deque<std::string> strike_order_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;
 };

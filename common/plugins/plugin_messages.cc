@@ -59,7 +59,8 @@ plugin::v1::ScoreItem PluginItemToProto(const json& item) {
   message.set_ground_truth(JsonOf(item, "ground_truth"));
   message.set_data_source(TextOf(item, "data_source"));
   message.set_extra_info(JsonOf(item, "extra_info"));
-  message.set_truncated(item.value("truncated", false));
+  const auto truncated = item.find("truncated");
+  message.set_truncated(truncated != item.end() && *truncated == true);
   return message;
 }
 

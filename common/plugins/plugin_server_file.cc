@@ -66,9 +66,11 @@ absl::StatusOr<std::string> ReadPrivateKey(const std::string& path) {
   struct stat info = {};
   if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", path));
   // A group may read it, because Kubernetes mounts Secrets with the group of the pod.
-  if ((info.st_mode & S_IRWXO) != 0) {
+  if ((info.st_mode & (S_IRWXO | S_IWGRP)) != 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat("key_file ", path, " can be read by every user of the host; chmod 600 it"));
+        absl::StrCat("key_file ", path,
+                     " can be read by every user of the host, or written by its group; chmod 600 "
+                     "it, or 640"));
   }
   return ReadFile(path, kMaxPem);
 }

@@ -29,6 +29,8 @@ class PluginInstance {
   // Has the items scored. After any of these errors it is no more:
   // DEADLINE_EXCEEDED PLUGIN_DEADLINE: this call had no answer in `timeout`.
   // ABORTED PLUGIN_DIED: it ended, or wrote what is no answer, during this call.
+  // ABORTED PLUGIN_TOO_LARGE: its server refused a message, and that of this call is large.
+  // UNAVAILABLE PLUGIN_DIED: the connection to its server ended during this call.
   // UNAVAILABLE PLUGIN_GONE: it ended for a reason that has nothing to do with this call.
   // After this one it goes on:
   // INVALID_ARGUMENT TOO_LARGE: the items need a request of more than kMaxPluginLine bytes.

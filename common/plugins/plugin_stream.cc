@@ -25,9 +25,26 @@ using plugin::v1::RewardPlugin;
 using plugin::v1::ScoreRequest;
 using plugin::v1::ScoreResponse;
 
+constexpr size_t kMaxDefault = 4 << 20;  // Of a message to a server of gRPC, by default.
+
 std::string StatusOfServer(const grpc::Status& status) {
   const auto code = absl::StatusCodeToString(static_cast<absl::StatusCode>(status.error_code()));
   return Utf8Lossy(absl::StrCat(code, ": ", Utf8Prefix(status.error_message(), 1000)));
+}
+
+absl::Status WhyEnded(const grpc::Status& status) {
+  const std::string text = absl::StrCat("its stream ended with ", StatusOfServer(status));
+  switch (status.error_code()) {
+    case grpc::StatusCode::OK:
+      return Error(absl::StatusCode::kUnavailable, "PLUGIN_GONE",
+                   "its server has ended the stream");
+    case grpc::StatusCode::UNAVAILABLE:
+    case grpc::StatusCode::CANCELLED:
+      return Error(absl::StatusCode::kUnavailable, "PLUGIN_DIED", text);
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      return Error(absl::StatusCode::kAborted, "PLUGIN_TOO_LARGE", text);
+    default: return Error(absl::StatusCode::kAborted, "PLUGIN_DIED", text);
+  }
 }
 
 class PluginStream : public PluginInstance,
@@ -68,13 +85,21 @@ class PluginStream : public PluginInstance,
     request.set_job(hello_.job());
     request.set_config(hello_.config());
     for (const nlohmann::json& item : items) *request.add_items() = PluginItemToProto(item);
-    if (const size_t bytes = request.ByteSizeLong(); bytes > kMaxPluginLine) {
+    const size_t bytes = request.ByteSizeLong();
+    if (bytes > kMaxPluginLine) {
       calls_.Forget(id);
       return TooLargeForPlugin(bytes);
     }
     Send(std::move(request));
 
     auto results = calls_.Await(id, deadline);
+    if (ReasonOf(results.status()) == "PLUGIN_TOO_LARGE") {
+      const absl::string_view words = results.status().message();
+      if (bytes <= kMaxDefault) return Error(absl::StatusCode::kAborted, "PLUGIN_DIED", words);
+      return Error(absl::StatusCode::kAborted, "PLUGIN_TOO_LARGE",
+                   absl::StrCat("the server takes no message of ", bytes, " bytes (", words,
+                                "); have it take ", kMaxPluginLine));
+    }
     if (!absl::IsDeadlineExceeded(results.status())) return results;
     End(Error(absl::StatusCode::kUnavailable, "PLUGIN_GONE",
               "another call of the plug-in had no answer in time, so the stream was ended"));
@@ -144,10 +169,7 @@ class PluginStream : public PluginInstance,
   }
 
   void OnDone(const grpc::Status& status) override {
-    calls_.End(status.ok() ? Error(absl::StatusCode::kUnavailable, "PLUGIN_GONE",
-                                   "its server has ended the stream")
-                           : Error(absl::StatusCode::kAborted, "PLUGIN_DIED",
-                                   absl::StrCat("its stream ended with ", StatusOfServer(status))));
+    calls_.End(WhyEnded(status));
     MutexLock lock(&mu_);
     done_ = true;
     changed_.NotifyAll();

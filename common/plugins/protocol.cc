@@ -141,6 +141,10 @@ absl::StatusOr<PluginDescription> PluginDescriptionOf(const Json& object) {
     PluginDescription::Test& read = description.self_test.emplace_back();
     if (item->is_array()) read.items.assign(item->begin(), item->end());
     else read.items = {*item};
+    for (const Json& one : read.items) {
+      if (!one.is_object())
+        return refuse("has the self_test item ", JsonExcerpt(one), "; wanted: an object");
+    }
     read.scores = ScoresOf(*score, read.items.size());
     if (read.scores.empty())
       return refuse("has the self_test score ", JsonExcerpt(*score), " for ", read.items.size(),

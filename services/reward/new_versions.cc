@@ -19,9 +19,12 @@ constexpr absl::Duration kAnswer = absl::Seconds(10);  // For a server to say it
 
 absl::Duration Now() { return Clock::Real()->Monotonic(); }
 
-// Whether the same files may run later: all sandboxes are taken, for example.
+// Whether the same version may run later: all sandboxes are taken, or a server is away.
+// A server that has changed again may be what it was.
 bool IsForNow(const absl::Status& status) {
-  return absl::IsResourceExhausted(status) || absl::IsDeadlineExceeded(status);
+  const std::string reason = ReasonOf(status);
+  return absl::IsResourceExhausted(status) || absl::IsDeadlineExceeded(status) ||
+         reason == "PLUGIN_UNREACHABLE" || reason == "PLUGIN_CHANGED";
 }
 
 std::string NotUsed(const v1::Reloaded& row) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/base/utf8.h"
+#include "common/plugins/plugin_messages.h"
 #include "common/plugins/protocol.h"
 #include "tests/fuzz/target.h"
 
@@ -43,8 +44,10 @@ void Run(absl::string_view input) {
     for (const PluginDescription::Test& test : description->self_test) {
       SLUICE_CHECK(!test.items.empty() && test.items.size() == test.scores.size());
       for (const double score : test.scores) SLUICE_CHECK(std::isfinite(score));
-      // It is sent to the plug-in.
+      // It is sent to the plug-in, a program or a server.
       SLUICE_CHECK(!PluginRequest(1, absl::Seconds(1), test.items).empty());
+      for (const nlohmann::json& item : test.items)
+        SLUICE_CHECK(PluginItemToProto(item).IsInitialized());
     }
   }
 
@@ -60,6 +63,8 @@ std::vector<std::string> Seeds() {
       R"({"name":"r","version":"1","granularity":"trajectory","max_in_flight":4,)"
       R"("self_test":[{"item":{"prompt":"2+2","completion":"4"},"score":1}]})",
       R"({"name":"g","granularity":"group","self_test":[{"item":[{},{}],"score":[0.5,-1]}]})",
+      R"({"name":"t","self_test":[{"item":{"truncated":null,"completion":7},"score":1}]})",
+      R"({"name":"t","self_test":[{"item":"2+2","score":1}]})",
       R"({"id":1,"results":[{"score":1,"parts":{"format":0.2},"info":{"why":"right"}}]})",
       R"({"id":18446744073709551615,"results":[{"error":"busy","retryable":true},{}]})",
       R"({"id":2,"results":[{"score":NaN},{"score":1e999},{"score":"1"},{"score":null},7]})",

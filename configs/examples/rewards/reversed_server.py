@@ -63,7 +63,11 @@ class Reversed(services.RewardPluginServicer):
 
 def main(address):
     # A job has one stream on each reward daemon, and a stream has a thread of its own.
-    server = grpc.server(futures.ThreadPoolExecutor(max_workers=64))
+    server = grpc.server(
+        futures.ThreadPoolExecutor(max_workers=64),
+        # As much as reward daemons send. Without it, gRPC takes 4 MiB.
+        options=[("grpc.max_receive_message_length", 16 << 20)],
+    )
     services.add_RewardPluginServicer_to_server(Reversed(), server)
     server.add_insecure_port(address)
     server.start()

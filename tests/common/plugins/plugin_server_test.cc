@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <thread>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -62,6 +64,84 @@ TEST_F(PluginServerTest, AServerThatIsAwayIsWaitedForAndCostsNoAnswerItsScore) {
   ASSERT_EQ(again.status(), absl::OkStatus());
   server_ = *again;
   EXPECT_EQ(ScoreOf("score 0.5"), 0.5);
+}
+
+TEST_F(PluginServerTest, AServerThatGoesAgainAndAgainCostsNoAnswerItsTries) {
+  StartHost();
+  const auto results = Score({"leave"});
+  EXPECT_TRUE(absl::IsResourceExhausted(results.status())) << results.status();
+  EXPECT_EQ(ReasonOf(results.status()), "PLUGIN_DOWN");
+  EXPECT_THAT(std::string(results.status().message()),
+              HasSubstr("its server has ended the stream"));
+  EXPECT_EQ(ScoreOf("score 1"), 1);
+}
+
+// What ends its connection now and then is no poison, as long as it gets its scores.
+TEST_F(PluginServerTest, AnAnswerThatIsScoredHasNoStrikes) {
+  StartHost();
+  for (int i = 0; i < 4; ++i) {
+    const std::string file = WritePlugin("strike", "x");
+    EXPECT_EQ(ScoreOf(absl::StrCat("kill_if ", file)), 1) << error_;
+  }
+}
+
+TEST_F(PluginServerTest, AnAnswerThatEndsItsServerIsFoundAmongOthers) {
+  StartHost({{"in_flight", 8}});
+  std::atomic<int> wrong = 0, scored = 0;
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> others;
+  for (int t = 0; t < 4; ++t) {
+    others.emplace_back([&, t] {
+      while (!stop) {
+        const auto results = Score({absl::StrCat("score ", t)});
+        // While others end it again and again, an answer may be given back.
+        if (absl::IsResourceExhausted(results.status())) continue;
+        if (results.ok() && (*results)[0].score == t) ++scored;
+        else ++wrong;
+      }
+    });
+  }
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(std::isnan(ScoreOf(absl::StrCat("kill ", i))));
+    EXPECT_EQ(reason_, "poison");
+  }
+  stop = true;
+  for (std::thread& thread : others) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(scored, 0);
+}
+
+TEST_F(PluginServerTest, AServerThatGoesDuringItsSelfTestIsNotBroken) {
+  PluginHost::Options options;
+  options.first_tries = 1;
+  StartHost({{"test", absl::StrCat("kill_once ", Mark("test"))}}, nlohmann::json::object(),
+            options);
+  EXPECT_EQ(host_->AwaitStart(absl::Minutes(1)), absl::OkStatus());
+  EXPECT_GE(host_->starts(), 2u);
+}
+
+TEST_F(PluginServerTest, AnAnswerLargerThanItsServerTakesIsUnscorableAndHarmsNobody) {
+  const std::string address = absl::StrCat("unix:", testing_data::TempPath("small.sock"));
+  ScriptedServer service;
+  grpc::ServerBuilder builder;  // It takes 4 MiB.
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const PluginServers servers = *ReadPluginServers(WritePlugin(
+      "small.yaml", absl::StrCat("servers: [{name: small, address: \"", address, "\"}]")));
+  auto host = PluginHost::Make(
+      {.job = "digits",
+       .name = "mine",
+       .spec = *ParsePluginSpec({{"grpc", "small"}, {"config", {{"in_flight", 4}}}}),
+       .servers = &servers});
+  ASSERT_EQ(host.status(), absl::OkStatus());
+  host_ = *std::move(host);
+  EXPECT_TRUE(std::isnan(ScoreOf("score 1." + std::string(5 << 20, '0'))));
+  EXPECT_EQ(reason_, "too_large");
+  EXPECT_THAT(error_, HasSubstr("have it take 16777216"));
+  EXPECT_EQ(ScoreOf("score 1"), 1);
+  host_ = nullptr;
+  server->Shutdown(absl::ToChronoTime(absl::Now()));
 }
 
 TEST_F(PluginServerTest, AServerThatDoesNotRunAndOneThatNobodyNamesAreTold) {
@@ -176,6 +256,7 @@ TEST_F(PluginServerTlsTest, BothSidesProveWhoTheyAre) {
 
 TEST_F(PluginServerTlsTest, WhatIsInsecureOrIncompleteIsRefusedByName) {
   chmod(WritePlugin("tls/open.pem", "x").c_str(), 0644);
+  chmod(WritePlugin("tls/group.pem", "x").c_str(), 0620);
   const std::pair<std::string, std::string> cases[] = {
       {"address: \"10.0.0.7:7600\"",
        "servers.0 (s): address is 10.0.0.7:7600, which is another machine, and without ca_file"},
@@ -189,6 +270,8 @@ TEST_F(PluginServerTlsTest, WhatIsInsecureOrIncompleteIsRefusedByName) {
       {"address: \"localhost:1\", ca_file: no.pem", "no.pem"},
       {"address: \"localhost:1\", ca_file: ca.pem, cert_file: cert.pem, key_file: open.pem",
        "can be read by every user"},
+      {"address: \"localhost:1\", ca_file: ca.pem, cert_file: cert.pem, key_file: group.pem",
+       "or written by its group"},
       {"address: \"unix:/a\"}\n- {name: s, address: \"unix:/b\"", "the name \"s\" is used twice"},
       {"address: \"unix:/a\", port: 1", "unknown key \"port\""},
   };

@@ -7,6 +7,8 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "common/plugins/plugin_calls.h"
+#include "common/plugins/plugin_messages.h"
 
 namespace sluice {
 namespace {
@@ -104,6 +106,33 @@ TEST(PluginProtocolTest, ADescriptionIsCheckedAndAWrongOneNamed) {
     ASSERT_FALSE(description.ok()) << line;
     EXPECT_THAT(std::string(description.status().message()), HasSubstr(why));
   }
+}
+
+TEST(PluginProtocolTest, ASelfTestHasObjectsToScore) {
+  for (const char* const item : {"\"2+2\"", "7", "[{}, 7]", "null"}) {
+    const auto description = ParsePluginDescription(
+        absl::StrCat(R"({"name": "x", "self_test": [{"item": )", item, R"(, "score": [1, 1]}]})"));
+    EXPECT_TRUE(absl::IsInvalidArgument(description.status())) << item;
+    EXPECT_THAT(std::string(description.status().message()), HasSubstr("wanted: an object"));
+  }
+}
+
+TEST(PluginProtocolTest, OnlyTrueMeansTruncated) {
+  EXPECT_TRUE(PluginItemToProto({{"truncated", true}}).truncated());
+  for (const nlohmann::json& other :
+       {nlohmann::json(nullptr), nlohmann::json(1), nlohmann::json("yes"), nlohmann::json(false)})
+    EXPECT_FALSE(PluginItemToProto({{"truncated", other}}).truncated()) << other;
+  EXPECT_FALSE(PluginItemToProto(nlohmann::json::object()).truncated());
+}
+
+// The others go on until their instance is ended.
+TEST(PluginCallsTest, AnAnswerThatComesTooLateBlamesNobody) {
+  PluginCalls calls;
+  const uint64_t late = *calls.Begin(1), other = *calls.Begin(1);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(calls.Await(late, absl::ZeroDuration()).status()));
+  EXPECT_EQ(calls.Take({.id = late, .results = {{}}}), absl::OkStatus());
+  EXPECT_EQ(calls.Take({.id = other, .results = {{}}}), absl::OkStatus());
+  EXPECT_EQ(calls.Await(other, absl::InfiniteDuration()).status(), absl::OkStatus());
 }
 
 // Random damage to a right answer gives an error, or the number that stands in it.

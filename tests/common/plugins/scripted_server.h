@@ -37,9 +37,11 @@ class ScriptedServer final : public plugin::v1::RewardPlugin::Service {
                                   ? common::v1::GRANULARITY_GROUP
                                   : common::v1::GRANULARITY_TRAJECTORY);
     response->set_max_in_flight(config.value("in_flight", 1u));
-    response->add_self_test(nlohmann::json({{"item", {{"completion", "score 1"}}},
-                                            {"score", config.value("self_test", 1.0)}})
-                                .dump());
+    response->add_self_test(
+        nlohmann::json(
+            {{"item", {{"completion", config.value("test", "score 1")}, {"truncated", nullptr}}},
+             {"score", config.value("self_test", 1.0)}})
+            .dump());
     return grpc::Status::OK;
   }
 
@@ -58,7 +60,7 @@ class ScriptedServer final : public plugin::v1::RewardPlugin::Service {
         const std::string value(absl::StripPrefix(item.completion().substr(space), " "));
         if (word == "hang") return Drain(stream);
         if (word == "leave") {
-          if (TakeMark(value)) return grpc::Status::OK;
+          if (value.empty() || TakeMark(value)) return grpc::Status::OK;
           response.add_results()->set_score(1);
         } else if (word == "fail") {
           return {grpc::StatusCode::INTERNAL, "a bug"};
@@ -66,6 +68,9 @@ class ScriptedServer final : public plugin::v1::RewardPlugin::Service {
           _exit(3);
         } else if (word == "kill" || (word == "kill_once" && TakeMark(value))) {
           kill(getpid(), SIGKILL);
+        } else if (word == "kill_if") {  // The file is there. It is removed.
+          if (unlink(value.c_str()) == 0) kill(getpid(), SIGKILL);
+          response.add_results()->set_score(1);
         } else if (word == "kill_once") {
           response.add_results()->set_score(1);
         } else if (word == "twice") {
