@@ -146,12 +146,11 @@ Outcome Judge(absl::string_view response, absl::string_view gold, const JudgeOpt
   if (budget.spent()) return Outcome::kTooComplex;
   const bool words = sides.gold == nullptr || Is(sides.gold, Kind::kText);
   // Of letters beside words nothing is known but how they are written.
-  const bool same_text =
-      *gold_text == *answer_text ||
-      (words || Is(sides.gold, Kind::kMultiply) || Is(sides.gold, Kind::kSymbol)
-           ? SqueezeWords(*gold_text) == SqueezeWords(*answer_text) &&
-                 (words || !absl::StrContains(*gold_text, '^'))
-           : Squeeze(*gold_text) == Squeeze(*answer_text));
+  const bool same_text = *gold_text == *answer_text ||
+                         (words || Is(sides.gold, Kind::kMultiply) || Is(sides.gold, Kind::kSymbol)
+                              ? SqueezeWords(*gold_text) == SqueezeWords(*answer_text) &&
+                                    (words || !absl::StrContains(*gold_text, '^'))
+                              : Squeeze(*gold_text) == Squeeze(*answer_text));
   const bool plain = !options.final_form && !options.require_reduced;
   if (same_text && !Squeeze(*gold_text).empty() && (words || plain)) return Outcome::kRight;
 
