@@ -6,6 +6,7 @@
 
 #include "common/algorithms/diagnostics.h"
 #include "common/algorithms/distill.h"
+#include "common/algorithms/m2po.h"
 #include "common/algorithms/min_variance.h"
 #include "common/algorithms/proximal.h"
 #include "common/algorithms/returns.h"
@@ -113,6 +114,12 @@ inline bool BanditGradient(const AlgorithmSpec& spec, const LossRule& rule,
     tokens.lp_teacher = taught;
     distilled = DistilledAdvantages(ResolveDistill(spec.distill).value(), rule.prox, tokens, &sums);
     tokens.advantage = distilled;
+  }
+  std::vector<uint8_t> allowed;
+  if (rule.m2po > 0) {
+    allowed = M2poKeep(theta, behaviour, tokens.advantage,
+                       ComputeCorrection(rule.correction, tokens).keep, rule.m2po);
+    tokens.allowed = allowed;
   }
   const Correction correction = ComputeCorrection(rule.correction, tokens);
   if (advantages.min_variance) SubtractBaselines(arm, correction, policy, &a);

@@ -64,7 +64,6 @@ const std::map<std::string, std::string> kReaders = {
     {"rollout.group.first_wave", kController},
     {"rollout.group.min", kController},
     {"reward", kReward},
-    {"reward.rewards.timeout", kController},
     {"reward.sandbox", "services/reward/sandboxes.cc"},
     {"reward.rewards.tries", kController},
     {"algorithm", kAlgorithm},

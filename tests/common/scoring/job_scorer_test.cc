@@ -61,6 +61,22 @@ TEST(JobScorerTest, CandidatesChangeNotHowTheRewardIsScored) {
   EXPECT_FALSE(ScoresOutside(reward, "digits"));
 }
 
+// Whether a job's own code runs, and in which sandbox, depends on it.
+TEST(JobScorerTest, OnlyWhatNamesAServerAloneIsNoProgram) {
+  const auto programs = [](std::initializer_list<std::pair<const char*, const char*>> args) {
+    job::v1::Reward reward = RewardOf({"plugin"});
+    for (const auto& [key, value] : args) {
+      (*reward.mutable_rewards(0)->mutable_args()->mutable_fields())[key].set_string_value(value);
+    }
+    return PluginProgramsOf(reward).size();
+  };
+  EXPECT_EQ(programs({{"grpc", "style"}}), 0u);
+  EXPECT_EQ(programs({{"verl", "/p/r.py:f"}}), 1u);
+  EXPECT_EQ(programs({{"verl", "/p/r.py:f"}, {"grpc", ""}}), 1u);
+  EXPECT_EQ(programs({{"verl", ""}, {"grpc", "style"}}), 1u) << "it is refused where it is read";
+  EXPECT_EQ(programs({{"verl", "/p/r.py:f"}, {"grpc", "style"}}), 1u);
+}
+
 TEST(JobScorerTest, TheToolchainsArePartOfTheGenerationOfPrograms) {
   const auto generation = [](const job::v1::Reward& reward, const char* identity) {
     return MakeScorer(reward, {.toolchains = identity})->generation();

@@ -116,7 +116,8 @@ TEST(EvalCommandTest, AJudgeNeedsAFileThatNamesIt) {
 }
 
 TEST(EvalCommandTest, SomethingMustScore) {
-  EXPECT_THAT(RunEvalBy({}).err, HasSubstr("what scores? give --verifier, --verl, --trl or"));
+  EXPECT_THAT(RunEvalBy({}).err,
+              HasSubstr("what scores? give --verifier, --verl, --trl, --native or"));
 }
 
 TEST(EvalCommandTest, ARemoteCodeKeyIsToldOnStderrAndInTheResult) {

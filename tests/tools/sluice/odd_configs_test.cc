@@ -163,9 +163,6 @@ const Case kCases[] = {
      kRefused,
      "args must have one of verl, trl, native (FILE.py:FUNCTION), exec (a command) and "
      "grpc"},
-    {"a function beside a server without a name",
-     "reward.rewards=[{name: q, verifier: plugin, args: {grpc: '', verl: DIR/reward.py:score}}]",
-     kRefused, "args.grpc is empty; leave it out, or say what scores the answers"},
     {"a deterministic job whose rewards would change",
      "run.deterministic=true queue.max_staleness=0 queue.admission.oversample=0 "
      "reward.rewards=[{name: q, verifier: plugin, args: {verl: DIR/reward.py:score, reload: "
@@ -310,7 +307,7 @@ const Case kCases[] = {
      "compares the members of a group, but rollout.group.size is 1"},
     {"a least group above the group", "rollout.group.min=9", kRefused,
      "maximum is rollout.group.size = 8"},
-    {"groups in two waves", "rollout.group.first_wave=4", kRight},
+    {"groups in two waves", "rollout.group={size: 8, first_wave: 4}", kRight},
     {"a first wave of one answer", "rollout.group.first_wave=1", kRefused,
      "rollout.group.first_wave is 1, but the minimum is 2"},
     {"a first wave of all answers", "rollout.group.first_wave=8", kRefused,
