@@ -365,12 +365,13 @@ bool WeightPublisher::IsLinked(size_t i) const {
 }
 
 void WeightPublisher::KeepWayTo(size_t i, std::vector<Kept>* kept) {
-  // A way has the deltas of all versions from the lower end, exclusive, to the upper one. What is
-  // kept for another version costs nothing.
+  // A way has the deltas of all versions from the lower end, exclusive, to the upper one. It is
+  // chosen by the bytes that are fetched, not by those that are kept for it alone: else ways would
+  // grow longer and longer for the sake of deltas that others have.
   size_t best = versions_.size();
   uint64_t least = 0;
   const auto offer = [&](size_t anchor, uint64_t deltas) {
-    const uint64_t bytes = deltas + ((*kept)[anchor].full ? 0 : versions_[anchor].full->bytes);
+    const uint64_t bytes = deltas + versions_[anchor].full->bytes;
     if (best < versions_.size() && bytes >= least) return;
     best = anchor, least = bytes;
   };
@@ -378,11 +379,11 @@ void WeightPublisher::KeepWayTo(size_t i, std::vector<Kept>* kept) {
   for (size_t j = i;; --j) {
     if (versions_[j].full.has_value()) offer(j, deltas);
     if (!IsLinked(j)) break;
-    deltas += (*kept)[j].delta ? 0 : versions_[j].delta->bytes;
+    deltas += versions_[j].delta->bytes;
   }
   deltas = 0;
   for (size_t j = i + 1; IsLinked(j); ++j) {
-    deltas += (*kept)[j].delta ? 0 : versions_[j].delta->bytes;
+    deltas += versions_[j].delta->bytes;
     if (versions_[j].full.has_value()) offer(j, deltas);
   }
   SLUICE_CHECK(best < versions_.size());
