@@ -212,10 +212,11 @@ TEST(RunCodeClient, StoppingEndsACallThatIsUnderWay) {
 }
 
 TEST(RunCodeClient, JobsThatStopInTheMiddleOfCallsDoNotMakeTheServerCountAsDown) {
-  Handed<int> begun, end;
+  Handed<int> begun, end, ended;
   JudgeServer server([&](const JudgeServer::Call&) {
     begun.Push(1);
     end.Pop();
+    ended.Push(1);
     return Prints("");
   });
   const auto client = ClientOf(server);
@@ -225,9 +226,11 @@ TEST(RunCodeClient, JobsThatStopInTheMiddleOfCallsDoNotMakeTheServerCountAsDown)
       begun.Pop();
       stop.Trigger();
     });
-    ASSERT_TRUE(absl::IsCancelled(RunOn(*client, {.code = ""}, stop).status()));
+    const absl::Status stopped = RunOn(*client, {.code = ""}, stop).status();
+    EXPECT_TRUE(absl::IsCancelled(stopped)) << stopped;
     stopper.join();
     end.Push(1);
+    ended.Pop();  // Else the next call could take this one's end.
   }
   EXPECT_EQ(client->Capacity().status(), absl::OkStatus());
 }
