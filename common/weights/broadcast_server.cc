@@ -31,6 +31,17 @@ absl::StatusOr<weights::v1::Manifest> ReadWhole(const WeightSource& source, cons
                "no whole version that is kept has this manifest");
 }
 
+weights::v1::JoinBroadcastResponse DeclineAlone(const std::string& worker) {
+  weights::v1::JoinBroadcastResponse response;
+  common::v1::WaitEdge& edge = *response.mutable_edge();
+  edge.mutable_waiter()->set_kind(common::v1::NODE_KIND_DAEMON);
+  edge.mutable_waiter()->set_id(worker);
+  edge.mutable_on()->set_kind(common::v1::NODE_KIND_VERSION);
+  edge.set_cause("too few rollouts want this version as a whole at this moment");
+  edge.set_next("it is fetched by calls");
+  return response;
+}
+
 }  // namespace
 
 // Rollouts that want the same version. Only its thread uses what has no guard.
@@ -138,7 +149,7 @@ void BroadcastServer::Run(Group* group) {
   } else {
     for (const Joiner& member : members) {
       if (stopping) member.answer(absl::UnavailableError("the trainer is shutting down"));
-      else member.answer(weights::v1::JoinBroadcastResponse());
+      else member.answer(DeclineAlone(member.worker));
     }
   }
   MutexLock lock(&mu_);

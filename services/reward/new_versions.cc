@@ -28,7 +28,7 @@ bool IsForNow(const absl::Status& status) {
 }
 
 std::string NotUsed(const v1::Reloaded& row) {
-  return absl::StrCat("new files are not used: ", row.message());
+  return absl::StrCat("the new version is not used: ", row.message());
 }
 
 }  // namespace

@@ -204,6 +204,7 @@ TEST_F(BroadcastTest, OnesWhoHaveGivenUpOrCalledAgainAreNotInTheGroup) {
   const Seat alone = answers.back().get();
   ASSERT_EQ(alone.status(), absl::OkStatus());
   EXPECT_EQ(alone->group(), "");
+  EXPECT_THAT(alone->edge().cause(), testing::HasSubstr("too few rollouts"));
 
   // Those who wait for others are answered, and rank 0 waits for nobody, when the trainer ends.
   enter("a", false, {"a", "b"});

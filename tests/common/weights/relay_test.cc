@@ -656,8 +656,16 @@ TEST_F(LiarTest, ARelayWhoseListLedToARefusedDeltaIsNotAskedAgain) {
   lie.manifest = Sha256(bytes);
   lie.state = last_.state;
 
-  HoldDelta(fleet_.node(0).relay(), lie, FingerprintOf(old_), bytes,
-            [&](const std::string& id) { return wrong.Find(id, lie.version).object; });
+  // It also has the manifest that was announced, without which nobody asks it for a list.
+  WeightRelay& liar = fleet_.node(0).relay();
+  liar.Begin(last_, {{.version = lie, .manifest = lie.manifest, .base = FingerprintOf(old_)}});
+  liar.Add(last_.manifest, fleet_.publisher().Find(last_.manifest, last_.version).object);
+  liar.Add(lie.manifest, Object(bytes));
+  for (const weights::v1::Chunk& chunk : manifest.chunks()) {
+    liar.Expect({chunk.sha256()});
+    liar.Add(chunk.sha256(), wrong.Find(chunk.sha256(), lie.version).object);
+  }
+  liar.End(/*complete=*/true);
   fleet_.Join(1, old_);
   ASSERT_TRUE(fleet_.node(1).Await(last_.version));
   EXPECT_EQ(fleet_.node(1).counts().wrong, 1);
