@@ -2,11 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/sandbox/sandbox.h"
+#include "common/testing/data.h"
 #include "tests/common/plugins/folder.h"
 
 namespace sluice::cli {
@@ -42,6 +44,8 @@ TEST(LocalRewardsTest, PluginsOfAJobDoNotHaveTheRightsOfWhoeverEvaluatesIt) {
   if (!sandbox::Launcher::Make({}).ok()) GTEST_SKIP() << "this machine has no sandbox";
   const std::string secret = WritePlugin("local_rewards_secret/key", "s3cret");
   const job::v1::Reward reward = ReaderOfFiles();
+  // A sandbox has a user of its own, who must get to the plug-in.
+  ASSERT_EQ(chmod(testing_data::TempPath("").c_str(), 0755), 0);
   const auto score = [&](LocalRewards::PluginRights rights) {
     const auto rewards = LocalRewards::Make(reward, {}, rights);
     EXPECT_TRUE(rewards.ok()) << rewards.status();
