@@ -252,9 +252,9 @@ const Case kCases[] = {
     {"a level that cannot be mastered",
      "data.order.sampler=levels data.order.level_up=1.5 data.train.0.fields={level: digits}",
      kRefused, "data.order.level_up is 1.5, but no answer can earn more than 1, so that no level"},
-    {"rows that rest", "data.order={sampler: adaptive, rest_after: 3}", kRight},
+    {"rows that rest", "data.order.sampler=adaptive data.order.rest_after=3", kRight},
     {"rows that rest with weights that add up to 1",
-     "data.order={sampler: adaptive, rest_after: 3} "
+     "data.order.sampler=adaptive data.order.rest_after=3 "
      "reward.rewards=[{name: a, verifier: exact, weight: 0.6}, {name: b, verifier: exact, weight: "
      "0.3}, {name: c, verifier: exact, weight: 0.1}]",
      kRight},

@@ -120,7 +120,7 @@ TEST(BanditFp64Test, T28EveryPresetsCurveIsThatOfTheSlowSimulation) {
       EXPECT_GE(slow.back(), 0.98);
       const auto above = std::find_if(slow.begin(), slow.end(), [](double p) { return p > 0.95; });
       EXPECT_GE(above - slow.begin() + 1, 51);
-      EXPECT_LE(above - slow.begin() + 1, 71);
+      EXPECT_LE(above - slow.begin() + 1, LatestAbove(preset.value, lag));
     }
   }
 }
