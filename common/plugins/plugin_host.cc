@@ -372,7 +372,7 @@ int PluginHost::AddStrike(const std::vector<nlohmann::json>& items, bool lost) {
   return count;
 }
 
-void PluginHost::EraseStrikes(const std::vector<nlohmann::json>& items) {
+void PluginHost::NoteAnswered(const std::vector<nlohmann::json>& items) {
   {
     MutexLock lock(&mu_);
     ++answers_;
@@ -401,7 +401,7 @@ absl::StatusOr<std::vector<PluginResult>> PluginHost::Score(
     absl::StatusOr<std::vector<PluginResult>> results = instance->Call(items, timeout);
     Release(slot, alone, results.status());
     if (results.ok()) {
-      EraseStrikes(items);
+      NoteAnswered(items);
       CountErrors(*results);
       return results;
     }

@@ -130,8 +130,8 @@ class PluginHost {
   // were last answered. With `lost`, the connection may have been the reason: it counts only if the
   // plug-in has answered anything since the last time.
   int AddStrike(const std::vector<nlohmann::json>& items, bool lost);
-  // They were answered, so they are no poison.
-  void EraseStrikes(const std::vector<nlohmann::json>& items);
+  // Counts that these items were answered, so that they are no poison.
+  void NoteAnswered(const std::vector<nlohmann::json>& items);
   void LogStderr(absl::string_view line);
 
   const Options options_;

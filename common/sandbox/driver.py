@@ -1,12 +1,11 @@
 """Runs tests of one program inside a sandbox, each in a fresh process.
 
 argv[1] is the kind of the sandbox: `namespaces` of its own, a `user` of its own, or `none`. argv[2]
-is how many bytes all files of a test may have. The
-working folder is that of the tests. Requests come on descriptor 0 and replies go to descriptor 1: a
-line of JSON each, followed by the raw bytes that it announces. The processes of tests are forked
-from this one, so that they start with the usual modules loaded, and hold none of its descriptors.
-Whatever they do, their output is only passed on; nothing here judges it. solution.py, which runs a
-Python program, precedes this file.
+is how many bytes all files of a test may have. The working folder is that of the tests. Requests
+come on descriptor 0 and replies go to descriptor 1: a line of JSON each, followed by the raw bytes
+that it announces. The processes of tests are forked from this one, so that they start with the
+usual modules loaded, and hold none of its descriptors. Whatever they do, their output is only
+passed on; nothing here judges it. solution.py, which runs a Python program, precedes this file.
 """
 import ast
 import atexit

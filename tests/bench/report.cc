@@ -1,6 +1,7 @@
 #include "tests/bench/report.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "nlohmann/json.hpp"
 
@@ -27,6 +28,13 @@ double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t n = values.size();
   return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+double Quantile(std::vector<double> values, double q) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const double rank = std::ceil(q * static_cast<double>(values.size()));
+  return values[static_cast<size_t>(std::max(1.0, rank)) - 1];
 }
 
 }  // namespace sluice::bench

@@ -28,5 +28,8 @@ class Report {
 };
 
 double Median(std::vector<double> values);  // Returns 0 if there are none.
+// Returns the smallest of the values that at least the share `q` of them do not exceed, or 0 if
+// there are none.
+double Quantile(std::vector<double> values, double q);
 
 }  // namespace sluice::bench

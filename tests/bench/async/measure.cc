@@ -1,7 +1,6 @@
 #include "tests/bench/async/measure.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "absl/strings/match.h"
@@ -9,6 +8,7 @@
 #include "absl/time/time.h"
 #include "common/base/status.h"
 #include "common/rpc/convert.h"
+#include "tests/bench/report.h"
 
 namespace sluice::bench {
 namespace {
@@ -153,13 +153,6 @@ std::string UnitOf(const std::string& figure) {
   if (absl::StartsWith(figure, "staleness")) return "versions";
   if (figure == "dropped_tokens_share") return "of sampled tokens";
   return "answers";
-}
-
-double Quantile(std::vector<double> values, double q) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const double rank = std::ceil(q * static_cast<double>(values.size()));
-  return values[static_cast<size_t>(std::max(1.0, rank)) - 1];
 }
 
 }  // namespace sluice::bench

@@ -25,8 +25,4 @@ std::map<std::string, double> MeasureWindow(const Window& window);
 // The unit of a figure. For shares that come from a metric it also has the metric's name.
 std::string UnitOf(const std::string& figure);
 
-// Returns the smallest of the values that at least the share `q` of them do not exceed, or 0 if
-// there are none.
-double Quantile(std::vector<double> values, double q);
-
 }  // namespace sluice::bench

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/convert.h"
+#include "tests/bench/report.h"
 
 namespace sluice::bench {
 namespace {

@@ -16,7 +16,6 @@
 // thread. That of memory is the size of the published weights.
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstring>
 #include <map>
 #include <string>
@@ -64,13 +63,6 @@ struct Options {
 struct Times {
   std::vector<double> steps, prepares, pauses, verifies;  // In ms.
 };
-
-double Percentile(std::vector<double> values, double share) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const auto rank = static_cast<size_t>(share * static_cast<double>(values.size()));
-  return values[std::min(rank, values.size() - 1)];
-}
 
 // Moves a share `density` of the elements, most by one place, as an optimizer does.
 void Move(TensorSet* weights, double density) {
@@ -211,7 +203,7 @@ void AddTimes(const Report& report, const std::string& kind, const Times& times)
               .unit = "ms",
               .runs = static_cast<int>(times.steps.size())});
   add("_pause", Median(times.pauses), times.pauses);
-  add("_pause_p99", Percentile(times.pauses, 0.99), times.pauses);
+  add("_pause_p99", Quantile(times.pauses, 0.99), times.pauses);
   add("_reading_again", Median(times.verifies), times.verifies);
   add("_before_pause", Median(times.prepares), times.prepares);
 }

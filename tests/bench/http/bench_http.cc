@@ -6,7 +6,6 @@
 // parsing, encoding or formatting.
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -53,11 +52,6 @@ std::vector<double> MeasureTimes(Client* client, const std::string& request,
   }
 
   return taken;
-}
-
-double Quantile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
 }
 
 int Main(int argc, char** argv) {

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -34,11 +33,6 @@ constexpr char kFunction[] = R"py(
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     return 1.0 if solution_str.rsplit("#### ", 1)[-1].strip() == ground_truth else 0.0
 )py";
-
-double Quantile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
-}
 
 // The microseconds of each of so many calls.
 template <typename Call>

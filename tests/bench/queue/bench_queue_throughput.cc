@@ -8,7 +8,6 @@
 //     [--rounds 3] [--only samples_shm]
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -215,14 +214,6 @@ class Bench {
   std::string received_;
 };
 
-double Percentile(std::vector<double> values, double p) {
-  std::sort(values.begin(), values.end());
-  return values.empty()
-             ? 0
-             : values[std::min(values.size() - 1,
-                               static_cast<size_t>(p * static_cast<double>(values.size())))];
-}
-
 struct Latencies {
   std::vector<double> admit, renew, ack;
 
@@ -232,7 +223,7 @@ struct Latencies {
           std::make_pair("ack", &ack)}) {
       for (const auto& [label, p] : {std::make_pair("p50", 0.5), std::make_pair("p99", 0.99)}) {
         report.Add({.name = absl::StrCat(prefix, "_", name, "_", label, "_", when),
-                    .value = 1e3 * Percentile(*values, p),
+                    .value = 1e3 * Quantile(*values, p),
                     .unit = "ms",
                     .runs = static_cast<int>(values->size())});
       }

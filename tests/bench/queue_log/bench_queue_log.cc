@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <deque>
@@ -43,13 +42,6 @@ double CpuSeconds() {
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
          1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
-}
-
-double Quantile(std::vector<double> values, double q) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[std::min(values.size() - 1,
-                         static_cast<size_t>(q * static_cast<double>(values.size())))];
 }
 
 Part MakePart(size_t size) {
@@ -171,14 +163,14 @@ void MeasureSmall(const bench::Report& report, const std::string& dir) {
                 .baseline = per_second,
                 .runs = runs});
     report.Add({.name = name + "_p50_seconds",
-                .value = Quantile(delays, 0.5),
+                .value = bench::Quantile(delays, 0.5),
                 .unit = "s",
-                .baseline = Quantile(alone, 0.5),
+                .baseline = bench::Quantile(alone, 0.5),
                 .runs = runs});
     report.Add({.name = name + "_p99_seconds",
-                .value = Quantile(delays, 0.99),
+                .value = bench::Quantile(delays, 0.99),
                 .unit = "s",
-                .baseline = Quantile(alone, 0.99),
+                .baseline = bench::Quantile(alone, 0.99),
                 .runs = runs});
   }
 }
@@ -215,11 +207,11 @@ void MeasureBulk(const bench::Report& report, const std::string& dir) {
               .unit = "s/GB",
               .baseline = plain_cpu_per_gb});
   report.Add({.name = "queue_log_1k_beside_bulk_p50_seconds",
-              .value = Quantile(delays, 0.5),
+              .value = bench::Quantile(delays, 0.5),
               .unit = "s",
               .runs = runs});
   report.Add({.name = "queue_log_1k_beside_bulk_p99_seconds",
-              .value = Quantile(delays, 0.99),
+              .value = bench::Quantile(delays, 0.99),
               .unit = "s",
               .runs = runs});
 }

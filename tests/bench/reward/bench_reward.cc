@@ -222,11 +222,6 @@ double ScoreAlone(size_t answers) {
   return WallSeconds() - start;
 }
 
-double Quantile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
-}
-
 void Run(const Options& options) {
   const Report report(options.json);
   std::vector<double> rates, alone, cpu, p50, p99;

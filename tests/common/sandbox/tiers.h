@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -12,8 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
+#include "common/base/id.h"
 #include "common/base/status.h"
 #include "common/sandbox/sandbox.h"
+#include "common/testing/data.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -92,20 +93,11 @@ inline std::vector<std::string> HeldLocks() {
   return locks;
 }
 
-// A new folder that all users can read. It is removed when the process ends.
+// A new folder that all users can read.
 inline std::string MakeFolder() {
-  static struct Folders {
-    ~Folders() {
-      for (const std::string& path : paths)
-        if (getpid() == owner) std::filesystem::remove_all(path);
-    }
-    std::vector<std::string> paths;
-    pid_t owner = getpid();
-  } folders;
-  std::string path = "/tmp/sandbox-test-XXXXXX";
-  EXPECT_NE(mkdtemp(path.data()), nullptr);
-  chmod(path.c_str(), 0755);
-  folders.paths.push_back(path);
+  chmod(testing_data::TempPath("").c_str(), 0755);
+  const std::string path = testing_data::TempPath(ToHex(RandomId16()));
+  EXPECT_EQ(mkdir(path.c_str(), 0755), 0);
   return path;
 }
 
