@@ -83,7 +83,6 @@ std::string LockPath(const std::string& folder, uint32_t number) {
 std::string BoxPath(const std::string& folder, uint32_t number) {
   return absl::StrCat(folder, "/", number, ".box");
 }
-std::string CgroupName(uint32_t number) { return absl::StrCat("sluice-sandbox-", number); }
 
 // Locks the file. Not valid: another process holds it.
 Fd LockFile(const std::string& path, int flags) {
@@ -166,6 +165,12 @@ absl::StatusOr<Fd> FilterFile(bool network) {
 
 }  // namespace
 
+std::string CgroupName(const std::string& folder, uint32_t number) {
+  struct stat info = {};
+  (void)stat(folder.c_str(), &info);
+  return absl::StrCat("sluice-sandbox-", info.st_dev, "-", info.st_ino, "-", number);
+}
+
 void EndLeftovers() {
   const absl::StatusOr<std::string> folder = StateFolder();
   if (!folder.ok()) return;
@@ -175,7 +180,7 @@ void EndLeftovers() {
     const Fd lock = LockFile(path, 0);
     if (!lock.valid()) continue;
     if (IsRoot()) (void)KillAllOf(FirstUser() + number);
-    (void)Cgroup::Make(CgroupName(number));
+    (void)Cgroup::Make(CgroupName(*folder, number));
     RemoveFolder(BoxPath(*folder, number));
     (void)unlink(path.c_str());
   }
@@ -226,7 +231,7 @@ absl::Status Slot::Prepare() {
   }
   if (tier_ != Tier::kNamespaces) return absl::OkStatus();
 
-  SLUICE_ASSIGN_OR_RETURN(cgroup_, Cgroup::Make(CgroupName(number_)));
+  SLUICE_ASSIGN_OR_RETURN(cgroup_, Cgroup::Make(CgroupName(folder_, number_)));
   absl::Status entered;
   RunOnThread([&] { entered = cgroup_->EnterThread(); });
   if (!entered.ok())

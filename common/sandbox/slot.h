@@ -16,6 +16,10 @@
 
 namespace sluice::sandbox {
 
+// The cgroup of a slot whose lock is in `folder`. Containers may share one tree of cgroups and not
+// the folder, so that their slots have the same numbers; the name tells them apart.
+std::string CgroupName(const std::string& folder, uint32_t number);
+
 // A place in which one program runs at a time: a number that is locked on this machine, a user of
 // this number if this process may change users, a cgroup in T1, and a folder where there are no
 // namespaces.

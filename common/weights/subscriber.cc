@@ -284,7 +284,7 @@ class WeightSubscriber::Impl {
       return;
     }
     MutexLock lock(&mu_);
-    if (OriginIsSilent()) HearOther(contents->latest());
+    if (OriginIsSilent()) HearOther("the folder", contents->latest());
   }
 
   // Asks the folder, and the other rollouts, one after the other, for the newest version while the
@@ -292,6 +292,7 @@ class WeightSubscriber::Impl {
   void RelayWatchLoop() {
     for (size_t turn = 0;; ++turn) {
       std::shared_ptr<rpc::ClientStream> stream;
+      std::string address;
       FollowFolder();
       {
         MutexLock lock(&mu_);
@@ -304,7 +305,8 @@ class WeightSubscriber::Impl {
             changed_.WaitFor(&mu_, kBroken);
             continue;
           }
-          auto connected = connector_.ChannelTo(others[turn % others.size()]);
+          address = others[turn % others.size()];
+          auto connected = connector_.ChannelTo(address);
           if (connected.ok()) {
             channel = *std::move(connected);
           } else {
@@ -324,7 +326,7 @@ class WeightSubscriber::Impl {
       while (stream->Read(&latest)) {
         MutexLock lock(&mu_);
         if (!OriginIsSilent()) break;
-        if (latest.has_version()) HearOther(latest);
+        if (latest.has_version()) HearOther(address, latest);
       }
       stream->TryCancel();
       (void)stream->Finish();
@@ -367,10 +369,12 @@ class WeightSubscriber::Impl {
     changed_.NotifyAll();
   }
 
-  void HearOther(const weights::v1::Latest& latest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  // `speaker` is the address of a rollout, or the folder.
+  void HearOther(const std::string& speaker, const weights::v1::Latest& latest)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const absl::StatusOr<PublishedVersion> announced = ParseLatest(latest);
     if (!announced.ok()) return ReportUnreadable(announced.status());
-    follower_.HearOther(*announced, clock_->Monotonic());
+    follower_.HearOther(speaker, *announced, clock_->Monotonic());
     changed_.NotifyAll();
   }
 
@@ -419,7 +423,7 @@ class WeightSubscriber::Impl {
   // The engine has no room for these weights, which take the place of those that wait.
   void Wait(StagedWeights staged) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (waiting_) staged.bytes += waiting_->bytes;
-    follower_.OnNoRoom(staged);
+    follower_.OnNoRoom();
     waiting_ = std::move(staged);
     if (!without_room_) without_room_ = Clock::Real()->Monotonic();
   }

@@ -16,34 +16,75 @@ absl::Status VersionFollower::HearTrainer(const PublishedVersion& announced, boo
                      " was announced before, so this is a trainer that was replaced"));
   }
   newest_ = announced.version;
-  origin_latest_ = announced;
   candidate_.reset();
   if (candidate) candidate_ = announced.version;
   else if (untold_ == announced) relay_->SetLatest(*std::exchange(untold_, {}));
-  Follow(announced, now);
+  const Claim* const before = followed();
+  const bool is_news = before == nullptr || before->announced.manifest != announced.manifest;
+  origin_ = Claim{announced, is_news ? now : before->heard};
+  others_.clear();
+  ChooseClaim();
+  if (is_news) ForgetFailures();
   return absl::OkStatus();
 }
 
-void VersionFollower::HearOther(const PublishedVersion& announced, absl::Duration now) {
-  const PolicyVersion version = announced.version;
-  const bool is_newer = version > newest_ && (!latest_ || version > latest_->version);
-  const bool other_trainer =
-      newest_ != PolicyVersion() && version.incarnation != newest_.incarnation;
-  if (is_newer && !other_trainer && (!(announced.state == held_) || from_nothing_))
-    Follow(announced, now);
+void VersionFollower::HearOther(const std::string& speaker, const PublishedVersion& announced,
+                                absl::Duration now) {
+  const auto [it, is_first] = others_.try_emplace(speaker, Claim{announced, now});
+  Claim& claim = it->second;
+  const bool is_news = is_first || claim.announced.manifest != announced.manifest;
+  claim.announced = announced;
+  if (is_news) claim.heard = now;
+  ChooseClaim();
+  // One who has failed could otherwise keep this rollout busy with ever newer versions.
+  if (is_news && followed() == &claim && claim.failures == 0) ForgetFailures();
 }
 
-void VersionFollower::Follow(const PublishedVersion& announced, absl::Duration now) {
-  if (!latest_ || latest_->manifest != announced.manifest) {
-    ForgetFailures();
-    announced_ = now;
+const VersionFollower::Claim* VersionFollower::followed() const {
+  if (speaker_) return &others_.at(*speaker_);
+  return origin_ ? &*origin_ : nullptr;
+}
+
+std::optional<PublishedVersion> VersionFollower::latest() const {
+  const Claim* const claim = followed();
+  if (claim == nullptr) return std::nullopt;
+  return claim->announced;
+}
+
+// Whether somebody who is not the trainer may be believed, and says more than is known.
+bool VersionFollower::IsNews(const Claim& claim) const {
+  const PolicyVersion version = claim.announced.version;
+  const bool other_trainer =
+      newest_ != PolicyVersion() && version.incarnation != newest_.incarnation;
+  return version > newest_ && version > held_version_ && !other_trainer &&
+         (!(claim.announced.state == held_) || from_nothing_);
+}
+
+void VersionFollower::ChooseClaim() {
+  const Claim* best = nullptr;
+  if (origin_ && origin_->announced.version > held_version_) best = &*origin_;
+  speaker_.reset();
+  for (const auto& [speaker, claim] : others_) {
+    if (!IsNews(claim)) continue;
+    const bool is_better =
+        best == nullptr || claim.failures < best->failures ||
+        (claim.failures == best->failures && claim.announced.version > best->announced.version);
+    if (!is_better) continue;
+    best = &claim;
+    speaker_ = speaker;
   }
-  latest_ = announced;
+}
+
+void VersionFollower::CountFailure(const PublishedVersion& version) {
+  if (origin_ && origin_->announced == version) ++origin_->failures;
+  for (auto& [unused, claim] : others_) claim.failures += claim.announced == version;
+  ChooseClaim();
 }
 
 void VersionFollower::ForgetAnnouncements() {
-  latest_.reset();
-  origin_latest_.reset();
+  origin_.reset();
+  others_.clear();
+  speaker_.reset();
 }
 
 void VersionFollower::ForgetFailures() {
@@ -57,27 +98,25 @@ std::optional<absl::Duration> VersionFollower::next_download() const {
 }
 
 bool VersionFollower::ShouldDownload() const {
-  if (!latest_ || offered_) return false;
-  const PolicyVersion version = latest_->version;
-  if (waiting_ == version) return false;
+  const std::optional<PublishedVersion> next = latest();
+  if (!next || offered_ || waiting_ == next) return false;
+  const PolicyVersion version = next->version;
   // A message may have been under way for long, so that others have told of newer versions since.
   if (version <= held_version_) return false;
-  // What is held may have changed since HearOther().
-  if (is_hearsay() && latest_->state == held_ && !from_nothing_) return false;
   // During a replay the trainer publishes versions below the engine's. The engine keeps its weights
-  // until `latest` has reached its version number again.
-  const bool replay = latest_->hold_until.has_value() && held_version_.incarnation > 0 &&
+  // until what is announced has reached its version number again.
+  const bool replay = next->hold_until.has_value() && held_version_.incarnation > 0 &&
                       held_version_.incarnation < version.incarnation;
-  return !(replay && held_version_.number <= *latest_->hold_until &&
+  return !(replay && held_version_.number <= *next->hold_until &&
            version.number < held_version_.number);
 }
 
 VersionFollower::Download VersionFollower::Begin() {
   SLUICE_CHECK(ShouldDownload());
   untold_.reset();
-  Download download{.version = *latest_,
-                    .hearsay = is_hearsay(),
-                    .announced = announced_,
+  Download download{.version = followed()->announced,
+                    .hearsay = speaker_.has_value(),
+                    .announced = followed()->heard,
                     .liars = std::exchange(liars_, {})};
   if (!from_nothing_) download.from = held_;
   return download;
@@ -85,7 +124,7 @@ VersionFollower::Download VersionFollower::Begin() {
 
 void VersionFollower::OnStaged(const Download& download, const std::string& lister, bool relayed,
                                StagedWeights* staged) {
-  offered_ = true;
+  offered_ = download.version;
   offered_lister_ = staged->delta != nullptr ? lister : "";
   staged->candidate = candidate_ == download.version.version;
   if (!relayed) return;
@@ -93,44 +132,43 @@ void VersionFollower::OnStaged(const Download& download, const std::string& list
   else relay_->SetLatest(download.version);
 }
 
-void VersionFollower::OnNoRoom(const StagedWeights& staged) {
-  offered_ = false;
-  waiting_ = staged.version;
-}
+void VersionFollower::OnNoRoom() { waiting_ = std::exchange(offered_, {}); }
 
 bool VersionFollower::MayOffer(StagedWeights* staged) const {
   const bool on_trial = candidate_ == staged->version;
-  if (latest_ && latest_->version == staged->version) staged->candidate &= on_trial;
+  const std::optional<PublishedVersion> next = latest();
+  if (next && next->version == staged->version) staged->candidate &= on_trial;
   return staged->version.incarnation >= newest_.incarnation && (!staged->candidate || on_trial) &&
          (staged->delta == nullptr || !from_nothing_);
 }
 
-void VersionFollower::OnOffered() {
-  waiting_.reset();
-  offered_ = true;
-}
+void VersionFollower::OnOffered() { offered_ = std::exchange(waiting_, {}); }
 
 void VersionFollower::OnFailed(const Download& download, const absl::Status& why, bool cancelled,
                                absl::Duration at_least, absl::Duration now) {
-  offered_ = false;
+  offered_.reset();
   if (absl::IsDataLoss(why) && ReasonOf(why) == "WRONG_PATH") from_nothing_ = true;
-  const bool is_newest = latest_ && latest_->manifest == download.version.manifest;
-  if (cancelled || !is_newest) return;
-  not_before_ = now + backoff_.Next(at_least);
-  // Perhaps nobody has it. Were it kept, what others announce would not be heard.
-  if (is_hearsay()) latest_ = origin_latest_;
+  if (cancelled) return ChooseClaim();
+  const std::optional<PublishedVersion> next = latest();
+  if (next && next->manifest == download.version.manifest)
+    not_before_ = now + backoff_.Next(at_least);
+  CountFailure(download.version);
 }
 
 void VersionFollower::OnActivated(PolicyVersion version, Fingerprint state) {
   held_version_ = version;
   held_ = state;
   from_nothing_ = refused_ = false;
-  offered_ = false;
+  offered_.reset();
+  for (auto& [unused, claim] : others_) {
+    if (claim.announced.version == version && claim.announced.state == state) claim.failures = 0;
+  }
   ForgetFailures();
+  ChooseClaim();
 }
 
 void VersionFollower::OnRefused(PolicyVersion version, absl::Duration now) {
-  offered_ = false;
+  const std::optional<PublishedVersion> refused = std::exchange(offered_, {});
   if (!offered_lister_.empty()) {
     // A delta that another rollout listed proves nothing against `held_` or what the trainer lists.
     liars_.push_back(offered_lister_);
@@ -138,13 +176,16 @@ void VersionFollower::OnRefused(PolicyVersion version, absl::Duration now) {
     // What came may have been damaged here, after its check. If not, the way from `held_` is wrong.
     from_nothing_ = true;
   }
-  if (latest_ && latest_->version == version) not_before_ = now + backoff_.Next();
+  const std::optional<PublishedVersion> next = latest();
+  if (next && next->version == version) not_before_ = now + backoff_.Next();
+  if (refused) CountFailure(*refused);
 }
 
 void VersionFollower::OnDamaged() {
   // If a version is offered, the engine will refuse it too, unless it is whole.
   from_nothing_ = true;
   held_version_ = PolicyVersion();
+  ChooseClaim();
 }
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,10 @@ class WeightRelay;
 // downloaded, or that the engine refused, is tried again with back-off. A newer version is tried at
 // once.
 //
+// What others say is only believed while the trainer is silent, and one of them may lie. So the
+// last announcement of each is kept, and that of the one who has failed least is followed; of
+// several, the newest version.
+//
 // Plain computation: all times are of one monotonic clock and are passed in. Not thread-safe.
 class VersionFollower {
  public:
@@ -38,11 +43,11 @@ class VersionFollower {
   // The trainer announces a version. `candidate`: it is on trial at this engine, and at no other.
   // ABORTED: this trainer was replaced; the announcement changes nothing.
   absl::Status HearTrainer(const PublishedVersion& announced, bool candidate, absl::Duration now);
-  // Somebody else, a rollout or the folder, says what is the newest. That is taken only for what is
-  // newer than all that the trainer announced, of the same trainer, and for other weights than
-  // those held: that the same weights have another version now, nothing can prove. What the trainer
-  // says next replaces it.
-  void HearOther(const PublishedVersion& announced, absl::Duration now);
+  // Somebody else, `speaker`, who is a rollout or the folder, says what is the newest. That is taken
+  // only for what is newer than all that the trainer announced, of the same trainer, and for other
+  // weights than those held: that the same weights have another version now, nothing can prove.
+  // What the trainer says next replaces it.
+  void HearOther(const std::string& speaker, const PublishedVersion& announced, absl::Duration now);
   // The trainer is another one now, and nobody else has what the old one announced.
   void ForgetAnnouncements();
   // The next download may begin at once.
@@ -66,7 +71,7 @@ class VersionFollower {
                 StagedWeights* staged);
   // The engine has no room for what it is offered, so that waits, and newer versions are downloaded
   // meanwhile.
-  void OnNoRoom(const StagedWeights& staged);
+  void OnNoRoom();
   // Whether what waits may be offered still: not if a new trainer has taken over, if it was on
   // trial and is not any more, or if it begins at weights that are damaged. Tells it if it was
   // promoted.
@@ -89,7 +94,8 @@ class VersionFollower {
   // had, begins at nothing.
   void OnDamaged();
 
-  const std::optional<PublishedVersion>& latest() const { return latest_; }  // To follow.
+  // What is followed.
+  std::optional<PublishedVersion> latest() const;
   PolicyVersion newest() const { return newest_; }
   PolicyVersion held_version() const { return held_version_; }
   Fingerprint held() const { return held_; }
@@ -97,33 +103,41 @@ class VersionFollower {
   bool tries_candidate() const { return candidate_.has_value() && held_version_ == *candidate_; }
 
  private:
-  void Follow(const PublishedVersion& announced, absl::Duration now);
-  bool is_hearsay() const { return latest_.has_value() && latest_ != origin_latest_; }
+  // What somebody announced last.
+  struct Claim {
+    PublishedVersion announced;
+    absl::Duration heard;  // When.
+    int failures = 0;      // Of downloads of what this one announced, since one was activated.
+  };
+
+  const Claim* followed() const;
+  bool IsNews(const Claim& claim) const;
+  void ChooseClaim();
+  void CountFailure(const PublishedVersion& version);
   bool ShouldDownload() const;
 
   WeightRelay* const relay_;
 
-  // The announcement to follow, and the last one of the trainer.
-  std::optional<PublishedVersion> latest_, origin_latest_;
-  absl::Duration announced_;  // When `latest_` was.
+  std::optional<Claim> origin_;          // Of the trainer.
+  std::map<std::string, Claim> others_;  // By speaker.
+  // Whose claim is followed, if not the trainer's.
+  std::optional<std::string> speaker_;
   // The version that the trainer announced last, if it is on trial here.
   std::optional<PolicyVersion> candidate_;
   // The relay holds this version, which was on trial when it came, and has not named it to others.
   std::optional<PublishedVersion> untold_;
-  // The highest version that any trainer announced, which never falls. If latest_ is set, it is
-  // this version, or a higher one that another announced while the trainer was silent.
+  // The highest version that any trainer announced, which never falls.
   PolicyVersion newest_;
 
-  // Back-off after failures with `latest_`, and the time of the next try.
+  // Back-off after failures with what is followed, and the time of the next try.
   rpc::Backoff backoff_;
   absl::Duration not_before_;
 
   // What the engine holds.
   PolicyVersion held_version_;
   Fingerprint held_;
-  // It has been offered a version and has not answered yet.
-  bool offered_ = false;
-  std::optional<PolicyVersion> waiting_;  // See OnNoRoom().
+  // What it has been offered and has not answered for yet, and what waits until it has room.
+  std::optional<PublishedVersion> offered_, waiting_;
   // Who listed the delta that was offered last; empty: the trainer did.
   std::string offered_lister_;
   std::vector<std::string> liars_;  // See Download.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
 #include "common/sandbox/code_runner.h"
+#include "common/sandbox/slot.h"
 #include "common/verifiers/verifier.h"
 #include "nlohmann/json.hpp"
 #include "tests/common/sandbox/tiers.h"
@@ -333,10 +334,11 @@ TEST_P(CodeVerifierTest, NothingOutlivesTheSandboxes) {
     const std::string base = lock.substr(0, lock.size() - 5);
     EXPECT_FALSE(PathExists(base + ".box"));
     EXPECT_EQ(mounted.find(base + ".box"), std::string::npos);
-    const std::string number = base.substr(base.rfind('/') + 1);
+    const size_t slash = base.rfind('/');
+    const std::string cgroup =
+        CgroupName(base.substr(0, slash), std::stoul(base.substr(slash + 1)));
     for (const char* controller : {"memory", "pids", "cpu"}) {
-      const std::string folder =
-          absl::StrCat("/sys/fs/cgroup/", controller, "/sluice-sandbox-", number);
+      const std::string folder = absl::StrCat("/sys/fs/cgroup/", controller, "/", cgroup);
       EXPECT_FALSE(PathExists(folder)) << folder;
     }
   }

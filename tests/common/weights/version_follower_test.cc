@@ -42,7 +42,7 @@ TEST(VersionFollowerTest, W12AVersionBelowTheOneHeldIsNotTakenAlthoughTheTrainer
   VersionFollower follower(StateOf(0), nullptr);
   ASSERT_TRUE(follower.HearTrainer(Announced({1, 5}, 5), false, {}).ok());
   EXPECT_EQ(TakeNext(&follower), (PolicyVersion{1, 5}));
-  follower.HearOther(Announced({1, 9}, 9), {});
+  follower.HearOther("a", Announced({1, 9}, 9), {});
   EXPECT_EQ(TakeNext(&follower), (PolicyVersion{1, 9}));
 
   ASSERT_TRUE(follower.HearTrainer(Announced({1, 6}, 6), false, {}).ok());
@@ -64,7 +64,7 @@ TEST(VersionFollowerTest, AfterDamageTheVersionThatWasHeldIsTakenAgainFromNothin
 
 TEST(VersionFollowerTest, AListerOfARefusedDeltaIsNamedAndTheNextWayBeginsAtTheSameWeights) {
   VersionFollower follower(StateOf(0), nullptr);
-  follower.HearOther(Announced({1, 2}, 2), {});
+  follower.HearOther("a", Announced({1, 2}, 2), {});
   const VersionFollower::Download next = follower.Begin();
   EXPECT_TRUE(next.hearsay);
   StagedWeights staged{.version = {1, 2}, .state = StateOf(2)};
@@ -78,6 +78,37 @@ TEST(VersionFollowerTest, AListerOfARefusedDeltaIsNamedAndTheNextWayBeginsAtTheS
   const VersionFollower::Download again = follower.Begin();
   EXPECT_THAT(again.liars, testing::ElementsAre("rollout-7"));
   EXPECT_EQ(again.from, StateOf(0));
+}
+
+// Nobody has what the first one says, and the second one has spoken meanwhile.
+TEST(VersionFollowerTest, WhatOneSaysIsLeftWhenItFailsForWhatAnotherHasSaidBefore) {
+  VersionFollower follower(StateOf(0), nullptr);
+  follower.HearOther("liar", Announced({7, 9}, 9), {});
+  const VersionFollower::Download lie = follower.Begin();
+  EXPECT_EQ(lie.version.version, (PolicyVersion{7, 9}));
+  follower.HearOther("honest", Announced({1, 2}, 2), absl::Seconds(1));
+  follower.OnFailed(lie, absl::UnavailableError("nobody has it"), false, {}, absl::Seconds(6));
+  // Its next lies are newer and do not come first either.
+  for (int64_t version = 10; version < 20; ++version)
+    follower.HearOther("liar", Announced({7, version}, 10), absl::Seconds(6));
+  EXPECT_EQ(TakeNext(&follower), (PolicyVersion{1, 2}));
+}
+
+TEST(VersionFollowerTest, WhatOthersSayIsTriedInTurnsAndWithABackOff) {
+  VersionFollower follower(StateOf(0), nullptr);
+  follower.HearOther("a", Announced({1, 3}, 3), {});
+  follower.HearOther("b", Announced({1, 2}, 2), {});
+  std::map<PolicyVersion, int> tries;
+  absl::Duration now;
+  for (int i = 0; i < 20; ++i) {
+    now = std::max(now, follower.next_download().value());
+    const VersionFollower::Download download = follower.Begin();
+    ++tries[download.version.version];
+    follower.OnFailed(download, absl::UnavailableError("gone"), false, {}, now);
+  }
+  EXPECT_THAT(tries, testing::ElementsAre(testing::Pair(PolicyVersion{1, 2}, 10),
+                                          testing::Pair(PolicyVersion{1, 3}, 10)));
+  EXPECT_GT(now, absl::Seconds(10));
 }
 
 // The slow model: all that was ever announced, with who said it.
@@ -118,7 +149,8 @@ TEST(VersionFollowerTest, W07W12WhatIsFollowedAndHeldOnlyRisesAndAFencedTrainerC
         case 1: {
           const PolicyVersion version{incarnation, static_cast<int64_t>(random.Below(30))};
           announced.try_emplace(version, false);
-          follower.HearOther(Announced(version, random.Below(20)), now);
+          follower.HearOther(absl::StrCat(random.Below(3)), Announced(version, random.Below(20)),
+                             now);
           break;
         }
         case 2:

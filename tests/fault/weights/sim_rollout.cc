@@ -192,7 +192,7 @@ void SimRollout::AskOthers() {
                                  .manifest = latest.manifest(),
                                  .state = *Fingerprint::FromBytes(latest.state())};
       if (latest.has_hold_until()) announced.hold_until = latest.hold_until();
-      p.follower->HearOther(announced, world_.timeline.Monotonic());
+      p.follower->HearOther("the folder", announced, world_.timeline.Monotonic());
     }
   }
   if (options_.chain && !p.chain.empty()) {
@@ -204,7 +204,8 @@ void SimRollout::AskOthers() {
         world_.Inject("announcement is a lie");
         latest = MakeUpVersion(&world_, *latest);
       }
-      if (latest.has_value()) p.follower->HearOther(*latest, world_.timeline.Monotonic());
+      if (latest.has_value())
+        p.follower->HearOther(member.id, *latest, world_.timeline.Monotonic());
     }
   }
   p.fiber->Wake();
@@ -262,10 +263,11 @@ void SimRollout::RunDownloads(Fiber& fiber) {
       if (absl::IsDataLoss(staged.status())) Report(download.version.version, "REFUSED");
     }
     const std::optional<PublishedVersion> named = p.relay->latest();
-    if (named.has_value() && named->version < p.named)
+    if (!staged.ok() || !named.has_value()) continue;
+    if (named->version < p.named)
       world_.Wrong(absl::StrCat("the relay of ", name_, " named ", p.named.str(), " and now ",
                                 named->version.str()));
-    if (named.has_value()) p.named = named->version;
+    p.named = named->version;
   }
 }
 
@@ -361,7 +363,7 @@ void SimRollout::Tick() {
       world_.Count("damage found");
       p.flipped.reset();
       p.follower->OnDamaged();
-      p.active = {};
+      p.active = p.named = {};
       Report(p.engine->version(), "REFUSED");
       p.fiber->Wake();
     }
@@ -389,7 +391,7 @@ void SimRollout::Activate() {
       world_.Count("damage found");
       p.flipped.reset();
       p.follower->OnDamaged();
-      p.active = {};
+      p.active = p.named = {};
     }
     p.follower->OnRefused(version, world_.timeline.Monotonic());
     Report(version, "REFUSED");

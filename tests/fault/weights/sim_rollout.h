@@ -81,7 +81,7 @@ class SimRollout : public Endpoint {
     PolicyVersion active;  // Highest that was activated since the weights were damaged.
     uint64_t requests = 0;
     std::optional<uint64_t> flipped;  // Activations since a bit flipped at rest.
-    PolicyVersion named;              // By the relay.
+    PolicyVersion named;              // By the relay, since the weights were damaged.
   };
 
   // Runs `event` again and again while this process lives, with random pauses.
@@ -92,7 +92,6 @@ class SimRollout : public Endpoint {
   // Brings an announcement as soon as the trainer can be reached.
   void Deliver(SimTrainer* from, int life, uint64_t stream, const Announcement& announced);
   void Hear(uint64_t stream, const Announcement& announced);
-  void HearOther(Endpoint& other, const PublishedVersion& announced);
   void RunDownloads(Fiber& fiber);
   absl::StatusOr<StagedWeights> Download(Reader* reader, const VersionFollower::Download& next,
                                          rpc::Cancel* cancel, ObjectFetcher::Stats* stats,
