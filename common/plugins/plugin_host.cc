@@ -95,6 +95,7 @@ void PluginHost::Stop() {
     for (const Slot& slot : slots_) instances.push_back(slot.instance);
   }
   changed_.NotifyAll();
+  to_start_.NotifyAll();
   source_->Stop();
   for (const auto& instance : instances) {
     if (instance != nullptr) instance->End(absl::CancelledError("the plug-in is stopped"));
@@ -142,11 +143,11 @@ void PluginHost::Run() {
         next = &slot;
     }
     if (next == nullptr) {
-      changed_.Wait(&mu_);
+      to_start_.Wait(&mu_);
       continue;
     }
     if (const absl::Duration left = next->next_start - Monotonic(); left > absl::ZeroDuration()) {
-      changed_.WaitFor(&mu_, left);
+      to_start_.WaitFor(&mu_, left);
       continue;
     }
 
@@ -352,6 +353,7 @@ void PluginHost::Release(Slot* slot, bool alone, const absl::Status& outcome) {
       slot->next_start =
           Monotonic() + (slot->failures == 0 ? absl::ZeroDuration() : BackOff(slot->failures));
       ++slot->failures;
+      to_start_.NotifyAll();
     }
   }
   changed_.NotifyAll();

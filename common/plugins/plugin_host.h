@@ -141,7 +141,8 @@ class PluginHost {
   log::Throttle ends_{absl::Seconds(10)};
 
   mutable Mutex mu_;
-  CondVar changed_;
+  CondVar changed_;   // For callers.
+  CondVar to_start_;  // For the thread, which each answer would wake otherwise.
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<PluginInstance> starting_ ABSL_GUARDED_BY(mu_);  // Not in a slot yet.
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

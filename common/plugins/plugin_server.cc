@@ -3,12 +3,14 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/plugins/plugin_stream.h"
@@ -18,6 +20,8 @@ namespace sluice {
 namespace {
 
 constexpr absl::Duration kStampTime = absl::Seconds(2);  // For a look at its description.
+// A server that does not run is not waited for longer: others have to wait as well.
+constexpr absl::Duration kConnectTime = absl::Seconds(2);
 
 class ServerPlugin : public PluginSource {
  public:
@@ -27,15 +31,15 @@ class ServerPlugin : public PluginSource {
   std::string name() const override { return absl::StrCat("server ", name_); }
 
   absl::StatusOr<std::string> Version(absl::Duration timeout) override {
-    const absl::StatusOr<PluginDescription> description = AskDescription(timeout, /*wait=*/true);
+    AwaitConnection(std::min(timeout, kConnectTime));
+    const absl::StatusOr<PluginDescription> description = AskDescription(timeout);
     if (description.ok()) return VersionOf(*description);
     return Annotate(description.status(),
                     absl::StrCat("plug-in ", name(), " at ", server_.address));
   }
 
   std::string Stamp() override {
-    const absl::StatusOr<PluginDescription> description =
-        AskDescription(kStampTime, /*wait=*/false);
+    const absl::StatusOr<PluginDescription> description = AskDescription(kStampTime);
     MutexLock lock(&mu_);
     // One that is down is no other version.
     if (description.ok()) stamp_ = VersionOf(*description);
@@ -74,14 +78,27 @@ class ServerPlugin : public PluginSource {
     return absl::StrCat(description.name, " ", description.version);
   }
 
-  absl::StatusOr<PluginDescription> AskDescription(absl::Duration timeout, bool wait) {
+  // Returns after `timeout` too, and soon after Stop().
+  void AwaitConnection(absl::Duration timeout) {
+    const absl::Time deadline = absl::Now() + timeout;
+    while (absl::Now() < deadline) {
+      {
+        MutexLock lock(&mu_);
+        if (stopped_) return;
+      }
+      const absl::Time next = std::min(deadline, absl::Now() + absl::Milliseconds(50));
+      if (server_.channel->WaitForConnected(absl::ToChronoTime(next))) return;
+    }
+  }
+
+  absl::StatusOr<PluginDescription> AskDescription(absl::Duration timeout) {
     grpc::ClientContext context;
     {
       MutexLock lock(&mu_);
       if (stopped_) return absl::CancelledError("the plug-in is stopped");
       asking_.insert(&context);
     }
-    auto description = DescribePluginServer(server_.channel, hello_, timeout, wait, &context);
+    auto description = DescribePluginServer(server_.channel, hello_, timeout, &context);
     MutexLock lock(&mu_);
     asking_.erase(&context);
     return description;

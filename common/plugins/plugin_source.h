@@ -55,7 +55,8 @@ class PluginSource {
   virtual std::string name() const = 0;
 
   // What identifies the plug-in that would score now: scores of two versions are never mixed. A
-  // server is waited for up to `timeout`. Errors say why the version is not known.
+  // server has `timeout` to say it, but must be reached within two seconds. Errors say why the
+  // version is not known.
   virtual absl::StatusOr<std::string> Version(absl::Duration timeout) = 0;
   // Changes when Version() may have changed, and costs less; to be looked at every few seconds.
   // Take it before Version(), so that no change is missed.

@@ -62,8 +62,8 @@ class PluginStream : public PluginInstance,
   }
 
   absl::Status Describe(absl::Duration timeout) override {
-    SLUICE_ASSIGN_OR_RETURN(description_, DescribePluginServer(channel_, hello_, timeout,
-                                                               /*wait=*/false, &describe_context_));
+    SLUICE_ASSIGN_OR_RETURN(
+        description_, DescribePluginServer(channel_, hello_, timeout, &describe_context_));
     MutexLock lock(&mu_);
     opened_ = true;
     stub_->async()->Score(&context_, this);
@@ -196,8 +196,7 @@ class PluginStream : public PluginInstance,
 
 absl::StatusOr<PluginDescription> DescribePluginServer(
     const std::shared_ptr<grpc::Channel>& channel, const plugin::v1::DescribeRequest& request,
-    absl::Duration timeout, bool wait, grpc::ClientContext* context) {
-  context->set_wait_for_ready(wait);
+    absl::Duration timeout, grpc::ClientContext* context) {
   context->set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
   plugin::v1::DescribeResponse response;
   const grpc::Status status = RewardPlugin::NewStub(channel)->Describe(context, request, &response);
@@ -210,7 +209,7 @@ absl::StatusOr<PluginDescription> DescribePluginServer(
       return fail("PLUGIN_UNREACHABLE", "it cannot be reached: ", StatusOfServer(status));
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       // A call that waits for the connection ends in the same way as one that waits for its answer.
-      if (wait && channel->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY)
+      if (channel->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY)
         return fail("PLUGIN_UNREACHABLE", "it cannot be reached: ", StatusOfServer(status));
       return fail("PLUGIN_START", "it gave no description of itself in time");
     default: return fail("PLUGIN_START", "it did not describe itself: ", StatusOfServer(status));

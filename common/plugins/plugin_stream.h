@@ -16,13 +16,12 @@ class Channel;
 
 namespace sluice {
 
-// Has a server describe itself. With `wait`, a server that does not run yet is waited for until the
-// timeout.
+// Has a server describe itself.
 // UNAVAILABLE PLUGIN_UNREACHABLE: it does not run, or cannot be reached.
 // UNAVAILABLE PLUGIN_START: it gave no description in time, or a wrong one.
 absl::StatusOr<PluginDescription> DescribePluginServer(
     const std::shared_ptr<grpc::Channel>& channel, const plugin::v1::DescribeRequest& request,
-    absl::Duration timeout, bool wait, grpc::ClientContext* context);
+    absl::Duration timeout, grpc::ClientContext* context);
 
 // A stream of calls to a server, to be described next, which opens it. A server that ends it with
 // OK goes for a reason that has nothing to do with the calls.

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <set>
 
+#include "absl/algorithm/container.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/digest.h"
 #include "common/base/loopback.h"
 #include "common/base/status.h"
@@ -19,7 +21,6 @@
 #include "services/reward/data_check.h"
 #include "services/reward/flags.h"
 #include "services/reward/service.h"
-#include "sluice/registry/v1/registry.pb.h"
 
 namespace sluice::reward {
 namespace {
@@ -27,6 +28,9 @@ namespace {
 // Scores of one job that wait for judges and plug-ins at a time. A judge's own limit, over all
 // jobs, is in judges.yaml.
 constexpr uint32_t kMostWaiting = 256;
+
+// Between two tries of jobs whose plug-in servers cannot be reached.
+constexpr absl::Duration kRetry = absl::Seconds(1);
 
 // How many answers of training wait for judges, plug-ins or programs at a time. 0: for none.
 uint32_t MostWaiting(const job::v1::JobSpec& spec, const JobRewards& rewards) {
@@ -101,7 +105,7 @@ RewardProgram::RewardProgram(const daemon::Host& host, Judges judges, PluginRigh
           [this](const std::string& job, const std::string& reward, JobRewards::Reloaded done) {
             Reload(job, reward, std::move(done));
           })) {}
-RewardProgram::~RewardProgram() = default;
+RewardProgram::~RewardProgram() { StopRetries(); }
 
 std::vector<grpc::Service*> RewardProgram::services() {
   return {admin_.get(), rewards_.get(), scores_.service()};
@@ -128,6 +132,7 @@ absl::Status RewardProgram::Start(const std::string& address, const std::string&
   handlers.on_refused = [this](absl::Status why) { host_.stop(std::move(why)); };
   link_ = std::make_unique<daemon::ControllerLink>(std::move(options), std::move(handlers));
   link_->Start();
+  retry_thread_ = std::thread([this] { RetryJobs(); });
   return absl::OkStatus();
 }
 
@@ -166,6 +171,7 @@ absl::Status RewardProgram::CheckReady() {
 // Handles a new list of assignments: starts the jobs that are new, ends those that are gone or
 // stopped, and restarts those whose queue has another address.
 void RewardProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& assignments) {
+  MutexLock starting(&starting_mu_);
   // By job id. Stopped without the lock, because that waits.
   std::vector<std::pair<std::string, Job>> ended;
   std::vector<const registry::v1::Assignment*> fresh;
@@ -209,7 +215,8 @@ void RewardProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& assi
     if (!kept.contains(id)) callers_.RemoveJob(id);
   }
   ended.clear();
-  for (const registry::v1::Assignment* const assignment : fresh) StartJob(*assignment);
+  for (const registry::v1::Assignment* const assignment : fresh)
+    StartJob(*assignment, /*again=*/false);
 }
 
 void RewardProgram::FollowQueues(const registry::v1::HeartbeatResponse& assignments) {
@@ -223,7 +230,7 @@ void RewardProgram::FollowQueues(const registry::v1::HeartbeatResponse& assignme
   }
 }
 
-void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
+void RewardProgram::StartJob(const registry::v1::Assignment& assignment, bool again) {
   const std::string id = assignment.job();
   Job job{.queue = assignment.queues(0),
           .name = assignment.spec().name(),
@@ -241,7 +248,12 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   }
   if (status.ok()) status = CheckRows(assignment, *job.rewards->scorer());
 
-  if (!status.ok()) {
+  if (ReasonOf(status) == "PLUGIN_UNREACHABLE") {
+    // The server may be on its way. The job ends by itself if it never comes (limits.start).
+    job.waits = assignment;
+    if (!again) log::Warning("job_waits", {{"job_id", job.name}, {"error", status}});
+    ReportProgress(id, false, std::string(status.message()), "");
+  } else if (!status.ok()) {
     job.rewards = nullptr;
     log::Error("job_refused", {{"job_id", job.name}, {"error", status}});
     ReportProgress(id, false, "failed", StatusText(status));
@@ -260,12 +272,47 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   {
     MutexLock lock(&mu_);
     if (!draining_) {
+      if (job.waits) changed_.NotifyAll();
       jobs_[id] = std::move(job);
       return;
     }
   }
   // Drain() ran meanwhile and did not see this worker, so it is stopped here.
   StopJob(id, job);
+}
+
+void RewardProgram::RetryJobs() {
+  const auto waits = [](const auto& entry) { return entry.second.waits.has_value(); };
+  while (true) {
+    {
+      MutexLock lock(&mu_);
+      while (!retries_end_ && absl::c_none_of(jobs_, waits)) changed_.Wait(&mu_);
+      const absl::Duration next = Clock::Real()->Monotonic() + kRetry;
+      for (absl::Duration left = kRetry; !retries_end_ && left > absl::ZeroDuration();
+           left = next - Clock::Real()->Monotonic())
+        changed_.WaitFor(&mu_, left);
+      if (retries_end_) return;
+    }
+    MutexLock starting(&starting_mu_);
+    std::vector<registry::v1::Assignment> again;
+    {
+      MutexLock lock(&mu_);
+      for (const auto& [unused, job] : jobs_) {
+        if (job.waits) again.push_back(*job.waits);
+      }
+      std::erase_if(jobs_, waits);
+    }
+    for (const registry::v1::Assignment& assignment : again) StartJob(assignment, /*again=*/true);
+  }
+}
+
+void RewardProgram::StopRetries() {
+  {
+    MutexLock lock(&mu_);
+    retries_end_ = true;
+  }
+  changed_.NotifyAll();
+  if (retry_thread_.joinable()) retry_thread_.join();
 }
 
 void RewardProgram::StopJob(const std::string& id, const Job& job) {
@@ -418,6 +465,7 @@ void RewardProgram::Drain() {
     leaving_.swap(jobs_);
     for (const auto& [id, job] : leaving_) leaving.emplace_back(id, &job);
   }
+  StopRetries();
   // What it runs for other daemons, these ask of others again.
   if (code_service_ != nullptr) code_service_->Stop();
   if (code_server_ != nullptr) code_server_->Stop();

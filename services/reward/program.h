@@ -2,7 +2,9 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/base/mutex.h"
@@ -17,6 +19,7 @@
 #include "services/reward/score_service.h"
 #include "services/reward/worker.h"
 #include "sluice/admin/v1/admin.grpc.pb.h"
+#include "sluice/registry/v1/registry.pb.h"
 
 namespace sluice::reward {
 
@@ -55,13 +58,21 @@ class RewardProgram : public daemon::Program {
     std::unique_ptr<log::JobScope> lines;  // Outlives the worker, which writes some.
     std::shared_ptr<JobRewards> rewards;   // Outlives the worker, which uses it.
     std::unique_ptr<Worker> worker;        // Null if the job could not be started.
+    // Set if it could not because a plug-in server cannot be reached: it is tried again.
+    std::optional<registry::v1::Assignment> waits;
   };
   void ApplyAssignments(const registry::v1::HeartbeatResponse& assignments);
   // Tells the workers that end of queues that have another address.
   void FollowQueues(const registry::v1::HeartbeatResponse& assignments)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Starts the worker of a job, or tells the controller why it cannot be started.
-  void StartJob(const registry::v1::Assignment& assignment);
+  // Starts the worker of a job, or tells the controller why it cannot be started. `again`: it was
+  // tried before.
+  void StartJob(const registry::v1::Assignment& assignment, bool again)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(starting_mu_);
+  // Tries the jobs that wait for plug-in servers again and again. Runs on retry_thread_.
+  void RetryJobs();
+  // Ends retry_thread_. Idempotent.
+  void StopRetries();
   // What the job's rewards use on this daemon.
   // FAILED_PRECONDITION NO_PLUGINS: this daemon runs no programs of jobs, but the job has one.
   // Others as FindJudges(), Sandboxes and JobRewards::Make().
@@ -102,12 +113,16 @@ class RewardProgram : public daemon::Program {
   std::unique_ptr<run_code::Service> code_service_;  // Null: sandboxes are not served.
   std::unique_ptr<run_code::HttpServer> code_server_;
 
+  Mutex starting_mu_;  // One thread starts jobs at a time. Locked before mu_.
   mutable Mutex mu_;
+  CondVar changed_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
+  bool retries_end_ ABSL_GUARDED_BY(mu_) = false;
   std::map<std::string, Job> jobs_ ABSL_GUARDED_BY(mu_);  // By job id.
   // Those that end because the daemon drains. They still send their scores.
   std::map<std::string, Job> leaving_ ABSL_GUARDED_BY(mu_);
   ScoreServer scores_{&callers_};  // Destroyed before the jobs, whose plug-ins its threads use.
+  std::thread retry_thread_;
 };
 
 }  // namespace sluice::reward

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
+#include <grpcpp/server_builder.h>
 #include <unistd.h>
 
 #include <future>
@@ -12,6 +13,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/metrics/metrics.h"
@@ -19,6 +21,8 @@
 #include "common/rpc/server_stream.h"
 #include "common/sandbox/sandbox.h"
 #include "sluice/registry/v1/registry.grpc.pb.h"
+#include "tests/common/plugins/folder.h"
+#include "tests/common/plugins/scripted_server.h"
 
 namespace sluice::reward {
 namespace {
@@ -83,11 +87,26 @@ class FakeController : public registry::v1::RegistryService::CallbackService {
     if (!judge.empty()) (*reward.mutable_args()->mutable_fields())["judge"].set_string_value(judge);
   }
 
+  // Assigns one job that the plug-in server `server` scores.
+  void AssignPlugin(const std::string& server) {
+    Assign("127.0.0.1:1");
+    MutexLock lock(&mu_);
+    job::v1::RewardEntry& reward =
+        *assigned_.mutable_jobs(0)->mutable_spec()->mutable_reward()->mutable_rewards(0);
+    reward.set_verifier("plugin");
+    (*reward.mutable_args()->mutable_fields())["grpc"].set_string_value(server);
+  }
+
   // Waits for a heartbeat that was sent after the newest assignment was applied.
   HeartbeatRequest AwaitApplied() {
     MutexLock lock(&mu_);
     while (last_.generation() < assigned_.generation()) changed_.Wait(&mu_);
     return last_;
+  }
+  // Waits until the one job that is assigned is in the phase `phase`.
+  void AwaitPhase(const std::string& phase) {
+    MutexLock lock(&mu_);
+    while (last_.progress_size() != 1 || last_.progress(0).phase() != phase) changed_.Wait(&mu_);
   }
 
  private:
@@ -142,6 +161,51 @@ TEST_F(RewardProgramTest, AJobWithAJudgeThatThisDaemonDoesNotHaveFails) {
   EXPECT_EQ(beat.progress(0).phase(), "failed");
   EXPECT_THAT(beat.progress(0).cause(),
               HasSubstr("reward daemon reward-0 has no judge \"strict\"; its judges are: none"));
+}
+
+// Its server starts later than the job.
+class AbsentPluginServerTest : public RewardProgramTest {
+ protected:
+  AbsentPluginServerTest() {
+    flags_.own_flags["--plugin-servers"] = WritePlugin(
+        "program/servers.yaml",
+        absl::StrCat("servers: [{name: scripted, address: \"unix:", socket_, "\"}]"));
+  }
+  ~AbsentPluginServerTest() override {
+    if (plugin_ != nullptr) plugin_->Shutdown(absl::ToChronoTime(absl::Now()));
+  }
+  void StartPlugin() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(absl::StrCat("unix:", socket_), grpc::InsecureServerCredentials());
+    builder.RegisterService(&service_);
+    plugin_ = builder.BuildAndStart();
+  }
+
+  const std::string socket_ = testing_data::TempPath("absent.sock");
+  ScriptedServer service_;
+  std::unique_ptr<grpc::Server> plugin_;
+};
+
+TEST_F(AbsentPluginServerTest, AJobWaitsForItsPluginServerAndSaysSo) {
+  controller_.AssignPlugin("scripted");
+  const HeartbeatRequest beat = controller_.AwaitApplied();
+  ASSERT_EQ(beat.progress_size(), 1);
+  EXPECT_FALSE(beat.progress(0).ready());
+  EXPECT_THAT(beat.progress(0).phase(),
+              HasSubstr("plug-in server scripted at unix:" + socket_ + ": it cannot be reached"));
+  StartPlugin();
+  controller_.AwaitPhase("scoring");
+}
+
+TEST_F(AbsentPluginServerTest, AJobThatWaitsForItsPluginServerCanEnd) {
+  controller_.AssignPlugin("scripted");
+  controller_.AwaitApplied();
+  controller_.Assign("");
+  EXPECT_EQ(controller_.AwaitApplied().progress_size(), 0);
+  // Its next try would report progress.
+  StartPlugin();
+  controller_.Assign("127.0.0.1:1");
+  EXPECT_EQ(controller_.AwaitApplied().progress(0).phase(), "scoring");
 }
 
 TEST_F(RewardProgramTest, TheGaugesOfAJobEndWhenItLeavesAndItsCountersStay) {
