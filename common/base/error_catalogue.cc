@@ -225,9 +225,9 @@ constexpr CatalogueRow kRows[] = {
      "The operator's policy lists the folders below which each submitter's jobs may read and "
      "write.",
      "Move the files to one of those in the message, or ask the operator.", false},
-    {"SLUICE-CTL-0034", "The submitter may not ask a judge of the job.",
-     "The operator's policy lists the judges that each submitter's jobs may ask.",
-     "Name one of those in the message in args.judge, or ask the operator.", false},
+    {"SLUICE-CTL-0034", "The submitter may not ask a judge or a plug-in server of the job.",
+     "The operator's policy lists the judges and servers that each submitter's jobs may ask.",
+     "Name one of those in the message in args.judge or args.grpc, or ask the operator.", false},
 
     // Data files.
     {"SLUICE-DATA-0001", "A row of a data file is bad.",

@@ -120,6 +120,7 @@ absl::StatusOr<Policy> ReadPolicy(const std::string& path) {
     if (quota.has_rollouts()) row.rollouts = quota.rollouts();
     row.pools.assign(quota.pools().begin(), quota.pools().end());
     row.judges.assign(quota.judges().begin(), quota.judges().end());
+    row.plugin_servers.assign(quota.plugin_servers().begin(), quota.plugin_servers().end());
     row.read_roots.assign(quota.read_roots().begin(), quota.read_roots().end());
     row.write_roots.assign(quota.write_roots().begin(), quota.write_roots().end());
   }

@@ -29,7 +29,7 @@ struct Policy {
     // Most daemons of all its jobs together.
     std::optional<uint32_t> trainers, rollouts;
     // What its jobs may use. Empty: all.
-    std::vector<std::string> pools, judges;
+    std::vector<std::string> pools, judges, plugin_servers;
     // Folders below which its jobs may read and write. Empty: what the daemons allow. What may be
     // written may also be read.
     std::vector<std::string> read_roots, write_roots;

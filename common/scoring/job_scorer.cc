@@ -89,6 +89,16 @@ std::set<std::string> JudgesOf(const job::v1::Reward& reward) {
   return judges;
 }
 
+std::set<std::string> PluginServersOf(const job::v1::Reward& reward) {
+  std::set<std::string> servers;
+  for (const job::v1::RewardEntry* const entry : PluginsOf(reward)) {
+    const auto& args = entry->args().fields();
+    if (const auto server = args.find("grpc"); server != args.end())
+      servers.insert(server->second.string_value());
+  }
+  return servers;
+}
+
 bool RunsCode(const job::v1::Reward& reward) {
   return absl::c_any_of(reward.rewards(), [](const job::v1::RewardEntry& entry) {
     return entry.verifier() == "code";

@@ -29,6 +29,9 @@ absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward,
 // The names of the judges that the entries ask.
 std::set<std::string> JudgesOf(const job::v1::Reward& reward);
 
+// The names of the servers that score for the entries, as plug-ins.
+std::set<std::string> PluginServersOf(const job::v1::Reward& reward);
+
 // Whether an entry runs programs of the policy.
 bool RunsCode(const job::v1::Reward& reward);
 

@@ -3,7 +3,9 @@
 #include <google/protobuf/util/message_differencer.h>
 
 #include <algorithm>
+#include <set>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -141,21 +143,28 @@ absl::Status CheckRootsOf(const Policy::Quota& quota, const std::string& submitt
   return outside;
 }
 
-// Whether the submitter's jobs may ask the judges of the spec.
-absl::Status CheckJudgesOf(const Policy::Quota& quota, const std::string& submitter,
-                           const JobSpec& spec) {
-  if (quota.judges.empty()) return absl::OkStatus();
-  for (const std::string& judge : JudgesOf(spec.reward())) {
-    if (std::find(quota.judges.begin(), quota.judges.end(), judge) != quota.judges.end()) continue;
-    return ErrorWith(absl::StatusCode::kPermissionDenied,
-                     {.reason = "JUDGE",
-                      .catalogue = "SLUICE-CTL-0034",
-                      .hint = "name one of these in args.judge, or ask the operator"},
-                     absl::StrCat("reward.rewards asks the judge \"", judge,
-                                  "\", but the operator's policy lets submitter ", submitter,
-                                  " ask ", absl::StrJoin(quota.judges, ", ")));
-  }
-  return absl::OkStatus();
+// Whether the submitter's jobs may ask the judges and the plug-in servers of the spec.
+absl::Status CheckScorersOf(const Policy::Quota& quota, const std::string& submitter,
+                            const JobSpec& spec) {
+  const auto check = [&](const std::vector<std::string>& allowed,
+                         const std::set<std::string>& asked, absl::string_view what,
+                         absl::string_view arg) -> absl::Status {
+    if (allowed.empty()) return absl::OkStatus();
+    for (const std::string& name : asked) {
+      if (absl::c_linear_search(allowed, name)) continue;
+      return ErrorWith(
+          absl::StatusCode::kPermissionDenied,
+          {.reason = "SCORER",
+           .catalogue = "SLUICE-CTL-0034",
+           .hint = absl::StrCat("name one of these in args.", arg, ", or ask the operator")},
+          absl::StrCat("reward.rewards asks the ", what, " \"", name,
+                       "\", but the operator's policy lets submitter ", submitter, " ask ",
+                       absl::StrJoin(allowed, ", ")));
+    }
+    return absl::OkStatus();
+  };
+  SLUICE_RETURN_IF_ERROR(check(quota.judges, JudgesOf(spec.reward()), "judge", "judge"));
+  return check(quota.plugin_servers, PluginServersOf(spec.reward()), "plug-in server", "grpc");
 }
 
 }  // namespace
@@ -174,7 +183,7 @@ absl::Status CheckQuota(const Policy::Quota& quota, const std::string& submitter
                                   absl::StrJoin(pools, ", ")));
   }
   SLUICE_RETURN_IF_ERROR(CheckRootsOf(quota, submitter, spec));
-  SLUICE_RETURN_IF_ERROR(CheckJudgesOf(quota, submitter, spec));
+  SLUICE_RETURN_IF_ERROR(CheckScorersOf(quota, submitter, spec));
 
   const auto check = [&](const char* key, int min, std::optional<uint32_t> most,
                          int others) -> absl::Status {

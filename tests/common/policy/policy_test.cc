@@ -86,14 +86,15 @@ TEST(PolicyTest, AQuotaLimitsDaemonsAndPoolsToo) {
   EXPECT_EQ(quota.pools, (std::vector<std::string>{"default", "big"}));
 }
 
-TEST(PolicyTest, ASubmitterMayHaveFoldersAndJudgesOfItsOwn) {
+TEST(PolicyTest, ASubmitterMayHaveFoldersJudgesAndServersOfItsOwn) {
   const Policy policy = *Read(
       "quotas:\n- {submitter: alice, read_roots: [/data], write_roots: [/ckpt/alice, /tmp/a], "
-      "judges: [strict]}\n");
+      "judges: [strict], plugin_servers: [style]}\n");
   const Policy::Quota& quota = *policy.FindQuota("alice");
   EXPECT_THAT(quota.read_roots, ElementsAre("/data"));
   EXPECT_THAT(quota.write_roots, ElementsAre("/ckpt/alice", "/tmp/a"));
   EXPECT_THAT(quota.judges, ElementsAre("strict"));
+  EXPECT_THAT(quota.plugin_servers, ElementsAre("style"));
 }
 
 TEST(PolicyTest, TheExampleCanBeReadAndAllowsTheExampleJob) {

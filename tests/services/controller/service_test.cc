@@ -1030,6 +1030,25 @@ TEST(SpecTest, ASubmittersJobsAskOnlyTheJudgesOfThePolicy) {
       "ask strict, kind");
 }
 
+TEST(SpecTest, ASubmittersJobsAskOnlyThePluginServersOfThePolicy) {
+  job::v1::JobSpec spec = Spec("digits");
+  const Policy::Quota quota{.submitter = "*", .plugin_servers = {"style"}};
+  job::v1::RewardEntry& entry = *spec.mutable_reward()->add_rewards();
+  entry.set_name("quality");
+  entry.set_verifier("plugin");
+  (*entry.mutable_args()->mutable_fields())["verl"].set_string_value("/data/r.py:compute_score");
+  EXPECT_EQ(CheckQuota(quota, "alice", spec), absl::OkStatus()) << "it is a program";
+  entry.clear_args();
+  (*entry.mutable_args()->mutable_fields())["grpc"].set_string_value("style");
+  EXPECT_EQ(CheckQuota(quota, "alice", spec), absl::OkStatus());
+  (*entry.mutable_args()->mutable_fields())["grpc"].set_string_value("dear");
+  const absl::Status other = CheckQuota(quota, "alice", spec);
+  EXPECT_EQ(DetailOf(other).catalogue, "SLUICE-CTL-0034");
+  EXPECT_EQ(other.message(),
+            "reward.rewards asks the plug-in server \"dear\", but the operator's policy lets "
+            "submitter alice ask style");
+}
+
 TEST(SpecTest, NumbersOfDaemonsHaveALimit) {
   job::v1::JobSpec spec = Spec("digits");
   for (job::v1::ReplicaRange* range :
