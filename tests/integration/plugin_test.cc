@@ -1,16 +1,21 @@
 // Jobs whose answers functions of their users score, as people write them for verl and TRL.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <grpcpp/server_builder.h>
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/file.h"
+#include "sluice/plugin/v1/plugin.grpc.pb.h"
+#include "tests/common/plugins/folder.h"
 #include "tests/integration/faults.h"
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
@@ -195,6 +200,84 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
                                 ":compute_score, low: 0, high: 1}}]")));
   ExpectSuccess();
   ASSERT_FALSE(job_->reports().empty());
+  EXPECT_GT(job_->reports().back().values().at("reward_mean"), 0);
+}
+
+// Gives the share of right digits, as kVerl does.
+class DigitsServer final : public plugin::v1::RewardPlugin::Service {
+ public:
+  explicit DigitsServer(const std::string& address) : address_(address) { Start(); }
+  ~DigitsServer() override { Stop(); }
+  void Start() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(address_, grpc::InsecureServerCredentials());
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  void Stop() {
+    if (server_ != nullptr) server_->Shutdown(absl::ToChronoTime(absl::Now()));
+    server_ = nullptr;
+  }
+
+ private:
+  grpc::Status Describe(grpc::ServerContext*, const plugin::v1::DescribeRequest*,
+                        plugin::v1::DescribeResponse* response) override {
+    response->set_name("digits");
+    response->set_version("1");
+    response->set_granularity(common::v1::GRANULARITY_TRAJECTORY);
+    response->set_max_in_flight(8);
+    return grpc::Status::OK;
+  }
+  grpc::Status Score(
+      grpc::ServerContext*,
+      grpc::ServerReaderWriter<plugin::v1::ScoreResponse, plugin::v1::ScoreRequest>* stream)
+      override {
+    plugin::v1::ScoreRequest request;
+    while (stream->Read(&request)) {
+      plugin::v1::ScoreResponse response;
+      response.set_id(request.id());
+      response.set_version("1");
+      for (const plugin::v1::ScoreItem& item : request.items()) {
+        const std::string gold = nlohmann::json::parse(item.ground_truth());
+        const size_t length = std::min(gold.size(), item.completion().size());
+        size_t right = 0;
+        for (size_t i = 0; i < length; ++i) right += item.completion()[i] == gold.rbegin()[i];
+        response.add_results()->set_score(static_cast<double>(right) / gold.size());
+      }
+      stream->Write(response);
+    }
+    return grpc::Status::OK;
+  }
+
+  const std::string address_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST_F(PluginTest, AJobTrainsAndIsEvaluatedByAServerThatComesLateAndStartsAgain) {
+  const std::string address = absl::StrCat("unix:", testing_data::TempPath("digits.sock"));
+  const std::string servers = WritePlugin(
+      "servers.yaml", absl::StrCat("servers: [{name: digits, address: \"", address, "\"}]"));
+  ASSERT_NO_FATAL_FAILURE(StartFleet({"--plugin-servers", servers}));
+  auto job = SubmitDigits(cluster_.get(), 12,
+                          {"reward.rewards=[{name: r, verifier: plugin, args: {grpc: digits}}]",
+                           "eval.every_steps=5",
+                           "eval.datasets=[{name: digits, path: " SLUICE_SOURCE_DIR
+                           "/configs/examples/digits/heldout.jsonl, prompt: digits, answer: "
+                           "digits, format: \"{digits}=\"}]"});
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  job_ = *std::move(job);
+  std::string why;
+  for (const absl::Time end = absl::Now() + kLong;
+       why.find("it cannot be reached") == std::string::npos && absl::Now() < end;)
+    why = cluster_->Sluice({"why", job_->id()})->out;
+  EXPECT_THAT(why, HasSubstr("plug-in server digits at " + address + ": it cannot be reached"));
+
+  DigitsServer server(address);
+  ASSERT_EQ(job_->AwaitStep(3, kLong), absl::OkStatus());
+  server.Stop();
+  server.Start();
+  ASSERT_NO_FATAL_FAILURE(ExpectSuccess());
+  EXPECT_GE(job_->status().result().eval().versions(), 3) << "versions 0, 5 and 12 at least";
   EXPECT_GT(job_->reports().back().values().at("reward_mean"), 0);
 }
 
