@@ -42,7 +42,8 @@ class PluginHost {
     std::string folders = ProgramFolders();
     // The servers that the operator names. They outlive the host. Null: none.
     const PluginServers* servers = nullptr;
-    absl::Duration version_timeout = absl::Seconds(10);  // For a server to say its version.
+    absl::Duration connect_timeout = absl::Seconds(2);   // For a server to be reached,
+    absl::Duration version_timeout = absl::Seconds(10);  // and then to say its version.
     // Whether Make() does without a server that does not answer: then the plug-in never runs, and
     // has no version. A later host may run it.
     bool optional = false;

@@ -24,7 +24,7 @@ class PluginProgram : public PluginSource {
 
   std::string name() const override { return spec_.file; }
 
-  absl::StatusOr<std::string> Version(absl::Duration) override {
+  absl::StatusOr<std::string> Version(absl::Duration, absl::Duration) override {
     SLUICE_ASSIGN_OR_RETURN(std::vector<std::string> files, PluginFiles(spec_));
     {
       MutexLock lock(&mu_);

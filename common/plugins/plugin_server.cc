@@ -20,8 +20,8 @@ namespace sluice {
 namespace {
 
 constexpr absl::Duration kStampTime = absl::Seconds(2);  // For a look at its description.
-// A server that does not run is not waited for longer: others have to wait as well.
-constexpr absl::Duration kConnectTime = absl::Seconds(2);
+// Time to learn what keeps the server from being reached.
+constexpr absl::Duration kReasonTime = absl::Milliseconds(100);
 
 class ServerPlugin : public PluginSource {
  public:
@@ -30,9 +30,9 @@ class ServerPlugin : public PluginSource {
 
   std::string name() const override { return absl::StrCat("server ", name_); }
 
-  absl::StatusOr<std::string> Version(absl::Duration timeout) override {
-    AwaitConnection(std::min(timeout, kConnectTime));
-    const absl::StatusOr<PluginDescription> description = AskDescription(timeout);
+  absl::StatusOr<std::string> Version(absl::Duration connect, absl::Duration timeout) override {
+    const absl::StatusOr<PluginDescription> description =
+        AskDescription(AwaitConnection(connect) ? timeout : kReasonTime);
     if (description.ok()) return VersionOf(*description);
     return Annotate(description.status(),
                     absl::StrCat("plug-in ", name(), " at ", server_.address));
@@ -78,17 +78,18 @@ class ServerPlugin : public PluginSource {
     return absl::StrCat(description.name, " ", description.version);
   }
 
-  // Returns after `timeout` too, and soon after Stop().
-  void AwaitConnection(absl::Duration timeout) {
+  // False: `timeout` has passed, or Stop() was called.
+  bool AwaitConnection(absl::Duration timeout) {
     const absl::Time deadline = absl::Now() + timeout;
     while (absl::Now() < deadline) {
       {
         MutexLock lock(&mu_);
-        if (stopped_) return;
+        if (stopped_) return false;
       }
       const absl::Time next = std::min(deadline, absl::Now() + absl::Milliseconds(50));
-      if (server_.channel->WaitForConnected(absl::ToChronoTime(next))) return;
+      if (server_.channel->WaitForConnected(absl::ToChronoTime(next))) return true;
     }
+    return false;
   }
 
   absl::StatusOr<PluginDescription> AskDescription(absl::Duration timeout) {

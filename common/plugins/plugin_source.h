@@ -55,9 +55,9 @@ class PluginSource {
   virtual std::string name() const = 0;
 
   // What identifies the plug-in that would score now: scores of two versions are never mixed. A
-  // server has `timeout` to say it, but must be reached within two seconds. Errors say why the
-  // version is not known.
-  virtual absl::StatusOr<std::string> Version(absl::Duration timeout) = 0;
+  // server must be reached within `connect`, and say it within `timeout` after that. Errors say why
+  // the version is not known.
+  virtual absl::StatusOr<std::string> Version(absl::Duration connect, absl::Duration timeout) = 0;
   // Changes when Version() may have changed, and costs less; to be looked at every few seconds.
   // Take it before Version(), so that no change is missed.
   virtual std::string Stamp() = 0;

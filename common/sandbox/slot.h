@@ -17,7 +17,8 @@
 namespace sluice::sandbox {
 
 // The cgroup of a slot whose lock is in `folder`. Containers may share one tree of cgroups and not
-// the folder, so that their slots have the same numbers; the name tells them apart.
+// the folder, so that their slots have the same numbers; the name tells them apart. Who makes the
+// folder anew leaves cgroups behind.
 std::string CgroupName(const std::string& folder, uint32_t number);
 
 // A place in which one program runs at a time: a number that is locked on this machine, a user of

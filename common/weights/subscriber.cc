@@ -253,6 +253,7 @@ class WeightSubscriber::Impl {
         if (relay_stream_ != nullptr) relay_stream_->TryCancel();
         // Without a version it is a beat: the stream is alive.
         if (latest.has_version()) HearTrainer(latest);
+        else follower_.ForgetOthers();
       }
 
       const absl::Status end = stream->Finish();
@@ -540,7 +541,7 @@ class WeightSubscriber::Impl {
     const PolicyVersion version = next.version.version;
     ObjectFetcher::Options options{.caller = fetcher_.caller(),
                                    .version = version,
-                                   .hearsay = next.hearsay,
+                                   .hearsay = next.speaker.has_value(),
                                    .history = &history_,
                                    .cancel = cancel};
     HolderConnector::Known known;

@@ -60,12 +60,23 @@ bool VersionFollower::IsNews(const Claim& claim) const {
          (!(claim.announced.state == held_) || from_nothing_);
 }
 
+// During a replay the trainer publishes versions below the engine's. The engine keeps its weights
+// until what is announced has reached its version number again.
+bool VersionFollower::IsHeldBack(const PublishedVersion& announced) const {
+  const PolicyVersion version = announced.version;
+  const bool replay = announced.hold_until.has_value() && held_version_.incarnation > 0 &&
+                      held_version_.incarnation < version.incarnation;
+  return replay && held_version_.number <= *announced.hold_until &&
+         version.number < held_version_.number;
+}
+
 void VersionFollower::ChooseClaim() {
   const Claim* best = nullptr;
-  if (origin_ && origin_->announced.version > held_version_) best = &*origin_;
+  if (origin_ && origin_->announced.version > held_version_ && !IsHeldBack(origin_->announced))
+    best = &*origin_;
   speaker_.reset();
   for (const auto& [speaker, claim] : others_) {
-    if (!IsNews(claim)) continue;
+    if (!IsNews(claim) || IsHeldBack(claim.announced)) continue;
     const bool is_better =
         best == nullptr || claim.failures < best->failures ||
         (claim.failures == best->failures && claim.announced.version > best->announced.version);
@@ -75,16 +86,22 @@ void VersionFollower::ChooseClaim() {
   }
 }
 
-void VersionFollower::CountFailure(const PublishedVersion& version) {
-  if (origin_ && origin_->announced == version) ++origin_->failures;
-  for (auto& [unused, claim] : others_) claim.failures += claim.announced == version;
+void VersionFollower::CountFailure(const Download& download) {
+  if (origin_ && origin_->announced == download.version) ++origin_->failures;
+  // The speaker may have said something newer meanwhile, which makes it no better.
+  for (auto& [speaker, claim] : others_)
+    claim.failures += speaker == download.speaker || claim.announced == download.version;
   ChooseClaim();
+}
+
+void VersionFollower::ForgetOthers() {
+  others_.clear();
+  speaker_.reset();
 }
 
 void VersionFollower::ForgetAnnouncements() {
   origin_.reset();
-  others_.clear();
-  speaker_.reset();
+  ForgetOthers();
 }
 
 void VersionFollower::ForgetFailures() {
@@ -99,23 +116,16 @@ std::optional<absl::Duration> VersionFollower::next_download() const {
 
 bool VersionFollower::ShouldDownload() const {
   const std::optional<PublishedVersion> next = latest();
-  if (!next || offered_ || waiting_ == next) return false;
-  const PolicyVersion version = next->version;
+  if (!next || offered_ || (waiting_ && waiting_->version == *next)) return false;
   // A message may have been under way for long, so that others have told of newer versions since.
-  if (version <= held_version_) return false;
-  // During a replay the trainer publishes versions below the engine's. The engine keeps its weights
-  // until what is announced has reached its version number again.
-  const bool replay = next->hold_until.has_value() && held_version_.incarnation > 0 &&
-                      held_version_.incarnation < version.incarnation;
-  return !(replay && held_version_.number <= *next->hold_until &&
-           version.number < held_version_.number);
+  return next->version > held_version_ && !IsHeldBack(*next);
 }
 
 VersionFollower::Download VersionFollower::Begin() {
   SLUICE_CHECK(ShouldDownload());
   untold_.reset();
   Download download{.version = followed()->announced,
-                    .hearsay = speaker_.has_value(),
+                    .speaker = speaker_,
                     .announced = followed()->heard,
                     .liars = std::exchange(liars_, {})};
   if (!from_nothing_) download.from = held_;
@@ -124,7 +134,8 @@ VersionFollower::Download VersionFollower::Begin() {
 
 void VersionFollower::OnStaged(const Download& download, const std::string& lister, bool relayed,
                                StagedWeights* staged) {
-  offered_ = download.version;
+  offered_ = download;
+  damaged_ = false;
   offered_lister_ = staged->delta != nullptr ? lister : "";
   staged->candidate = candidate_ == download.version.version;
   if (!relayed) return;
@@ -149,10 +160,13 @@ void VersionFollower::OnFailed(const Download& download, const absl::Status& why
   offered_.reset();
   if (absl::IsDataLoss(why) && ReasonOf(why) == "WRONG_PATH") from_nothing_ = true;
   if (cancelled) return ChooseClaim();
+  CountFailure(download);
   const std::optional<PublishedVersion> next = latest();
+  // The holder that asks to be left alone may have nothing to do with what another one says.
   if (next && next->manifest == download.version.manifest)
     not_before_ = now + backoff_.Next(at_least);
-  CountFailure(download.version);
+  else if (speaker_)
+    not_before_ = now + backoff_.Next();
 }
 
 void VersionFollower::OnActivated(PolicyVersion version, Fingerprint state) {
@@ -168,7 +182,8 @@ void VersionFollower::OnActivated(PolicyVersion version, Fingerprint state) {
 }
 
 void VersionFollower::OnRefused(PolicyVersion version, absl::Duration now) {
-  const std::optional<PublishedVersion> refused = std::exchange(offered_, {});
+  const std::optional<Download> refused = std::exchange(offered_, {});
+  const bool lies = offered_lister_.empty() && !std::exchange(damaged_, false);
   if (!offered_lister_.empty()) {
     // A delta that another rollout listed proves nothing against `held_` or what the trainer lists.
     liars_.push_back(offered_lister_);
@@ -178,12 +193,14 @@ void VersionFollower::OnRefused(PolicyVersion version, absl::Duration now) {
   }
   const std::optional<PublishedVersion> next = latest();
   if (next && next->version == version) not_before_ = now + backoff_.Next();
-  if (refused) CountFailure(*refused);
+  if (refused && lies) CountFailure(*refused);
+  else ChooseClaim();
 }
 
 void VersionFollower::OnDamaged() {
   // If a version is offered, the engine will refuse it too, unless it is whole.
   from_nothing_ = true;
+  damaged_ = offered_.has_value();
   held_version_ = PolicyVersion();
   ChooseClaim();
 }

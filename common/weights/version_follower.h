@@ -48,6 +48,8 @@ class VersionFollower {
   // weights than those held: that the same weights have another version now, nothing can prove.
   // What the trainer says next replaces it.
   void HearOther(const std::string& speaker, const PublishedVersion& announced, absl::Duration now);
+  // The trainer is heard, so others are not believed any more.
+  void ForgetOthers();
   // The trainer is another one now, and nobody else has what the old one announced.
   void ForgetAnnouncements();
   // The next download may begin at once.
@@ -57,9 +59,9 @@ class VersionFollower {
   std::optional<absl::Duration> next_download() const;
   struct Download {
     PublishedVersion version;
-    std::optional<Fingerprint> from;  // Nullopt: it begins at nothing.
-    bool hearsay = false;             // The trainer has not announced the version.
-    absl::Duration announced;         // When.
+    std::optional<Fingerprint> from;     // Nullopt: it begins at nothing.
+    std::optional<std::string> speaker;  // Who announced it, if it was not the trainer.
+    absl::Duration announced;            // When.
     // Holders whose lists led to what the engine refused, since the last download.
     std::vector<std::string> liars;
   };
@@ -107,13 +109,15 @@ class VersionFollower {
   struct Claim {
     PublishedVersion announced;
     absl::Duration heard;  // When.
-    int failures = 0;      // Of downloads of what this one announced, since one was activated.
+    // Of downloads of what this one announced, whenever that was, since one was activated.
+    int failures = 0;
   };
 
   const Claim* followed() const;
   bool IsNews(const Claim& claim) const;
+  bool IsHeldBack(const PublishedVersion& announced) const;
   void ChooseClaim();
-  void CountFailure(const PublishedVersion& version);
+  void CountFailure(const Download& download);
   bool ShouldDownload() const;
 
   WeightRelay* const relay_;
@@ -137,7 +141,8 @@ class VersionFollower {
   PolicyVersion held_version_;
   Fingerprint held_;
   // What it has been offered and has not answered for yet, and what waits until it has room.
-  std::optional<PublishedVersion> offered_, waiting_;
+  std::optional<Download> offered_, waiting_;
+  bool damaged_ = false;  // Its weights were found damaged while it was offered that.
   // Who listed the delta that was offered last; empty: the trainer did.
   std::string offered_lister_;
   std::vector<std::string> liars_;  // See Download.

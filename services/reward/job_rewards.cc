@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -43,14 +44,20 @@ absl::Status JobRewards::Start() {
                         .counts = !entry->has_shadow(),
                         .shadow = entry->shadow()});
   }
+  // If a server that the job needs is away, nothing else was started for it.
+  std::vector<const Entry*> ordered;
+  for (const Entry& entry : entries_) ordered.push_back(&entry);
+  absl::c_stable_partition(ordered, [](const Entry* entry) {
+    return entry->counts && entry->spec.kind == PluginSpec::Kind::kGrpc;
+  });
   auto plugins = std::make_shared<Plugins>();
-  for (const Entry& entry : entries_) {
-    std::shared_ptr<PluginHost>& plugin = (*plugins)[entry.key];
+  for (const Entry* const entry : ordered) {
+    std::shared_ptr<PluginHost>& plugin = (*plugins)[entry->key];
     if (plugin != nullptr) continue;
-    absl::StatusOr<std::shared_ptr<PluginHost>> started = StartPlugin(entry, /*again=*/false);
-    if (!started.ok()) return Annotate(started.status(), absl::StrCat("reward ", entry.name));
+    absl::StatusOr<std::shared_ptr<PluginHost>> started = StartPlugin(*entry, /*again=*/false);
+    if (!started.ok()) return Annotate(started.status(), absl::StrCat("reward ", entry->name));
     plugin = *std::move(started);
-    watched_[entry.key] = {.stamp = plugin->stamp()};
+    watched_[entry->key] = {.stamp = plugin->stamp()};
   }
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const Scorer> scorer, MakeScorerOf(plugins));
   if (!scorer->shadows().empty()) shadows_ = std::make_unique<Shadows>(options_.metrics);
@@ -78,7 +85,7 @@ absl::StatusOr<std::shared_ptr<PluginHost>> JobRewards::StartPlugin(const Entry&
     options.on_broken = options_.on_broken;
   } else {
     options.optional = true;
-    options.version_timeout = kCandidateAnswer;
+    options.connect_timeout = options.version_timeout = kCandidateAnswer;
     options.on_broken = [this, name = entry.name](const absl::Status& why) {
       Tell(common::v1::SEVERITY_WARNING, "shadow_broken",
            absl::StrCat("candidate ", name, " is not compared: ", StatusText(why)));

@@ -13,6 +13,7 @@
 #include "common/base/status_text.h"
 #include "common/config/check.h"
 #include "common/daemon/admin_service.h"
+#include "common/daemon/waits.h"
 #include "common/log/log.h"
 #include "common/plugins/sandboxed.h"
 #include "common/rpc/channel.h"
@@ -105,7 +106,14 @@ RewardProgram::RewardProgram(const daemon::Host& host, Judges judges, PluginRigh
           [this](const std::string& job, const std::string& reward, JobRewards::Reloaded done) {
             Reload(job, reward, std::move(done));
           })) {}
-RewardProgram::~RewardProgram() { StopRetries(); }
+RewardProgram::~RewardProgram() {
+  {
+    MutexLock lock(&mu_);
+    draining_ = true;
+  }
+  changed_.NotifyAll();
+  if (retry_thread_.joinable()) retry_thread_.join();
+}
 
 std::vector<grpc::Service*> RewardProgram::services() {
   return {admin_.get(), rewards_.get(), scores_.service()};
@@ -242,7 +250,7 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment, bool ag
   const auto queue = rpc::Connect(job.queue, {rpc::Role::kQueue});
   if (status.ok()) status = queue.status();
   if (status.ok()) {
-    auto rewards = MakeRewards(assignment);
+    auto rewards = MakeRewards(assignment, again);
     status = rewards.status();
     if (rewards.ok()) job.rewards = *std::move(rewards);
   }
@@ -251,8 +259,9 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment, bool ag
   if (ReasonOf(status) == "PLUGIN_UNREACHABLE") {
     // The server may be on its way. The job ends by itself if it never comes (limits.start).
     job.waits = assignment;
+    job.why_waits = std::string(status.message());
     if (!again) log::Warning("job_waits", {{"job_id", job.name}, {"error", status}});
-    ReportProgress(id, false, std::string(status.message()), "");
+    ReportProgress(id, false, job.why_waits, "");
   } else if (!status.ok()) {
     job.rewards = nullptr;
     log::Error("job_refused", {{"job_id", job.name}, {"error", status}});
@@ -286,33 +295,33 @@ void RewardProgram::RetryJobs() {
   while (true) {
     {
       MutexLock lock(&mu_);
-      while (!retries_end_ && absl::c_none_of(jobs_, waits)) changed_.Wait(&mu_);
+      while (!draining_ && absl::c_none_of(jobs_, waits)) changed_.Wait(&mu_);
       const absl::Duration next = Clock::Real()->Monotonic() + kRetry;
-      for (absl::Duration left = kRetry; !retries_end_ && left > absl::ZeroDuration();
+      for (absl::Duration left = kRetry; !draining_ && left > absl::ZeroDuration();
            left = next - Clock::Real()->Monotonic())
         changed_.WaitFor(&mu_, left);
-      if (retries_end_) return;
+      if (draining_) return;
     }
-    MutexLock starting(&starting_mu_);
-    std::vector<registry::v1::Assignment> again;
-    {
-      MutexLock lock(&mu_);
-      for (const auto& [unused, job] : jobs_) {
-        if (job.waits) again.push_back(*job.waits);
-      }
-      std::erase_if(jobs_, waits);
-    }
-    for (const registry::v1::Assignment& assignment : again) StartJob(assignment, /*again=*/true);
+    std::set<std::string> tried;
+    while (RetryJob(&tried)) continue;
   }
 }
 
-void RewardProgram::StopRetries() {
+bool RewardProgram::RetryJob(std::set<std::string>* tried) {
+  MutexLock starting(&starting_mu_);
+  registry::v1::Assignment assignment;
   {
     MutexLock lock(&mu_);
-    retries_end_ = true;
+    const auto next = absl::c_find_if(jobs_, [&](const auto& entry) {
+      return entry.second.waits.has_value() && !tried->contains(entry.first);
+    });
+    if (draining_ || next == jobs_.end()) return false;
+    tried->insert(next->first);
+    assignment = *next->second.waits;
+    next->second.lines = nullptr;  // StartJob() makes another one of the same name.
   }
-  changed_.NotifyAll();
-  if (retry_thread_.joinable()) retry_thread_.join();
+  StartJob(assignment, /*again=*/true);
+  return true;
 }
 
 void RewardProgram::StopJob(const std::string& id, const Job& job) {
@@ -364,7 +373,7 @@ std::unique_ptr<Worker> RewardProgram::StartWorker(const registry::v1::Assignmen
 }
 
 absl::StatusOr<std::shared_ptr<JobRewards>> RewardProgram::MakeRewards(
-    const registry::v1::Assignment& assignment) {
+    const registry::v1::Assignment& assignment, bool again) {
   const std::string& id = assignment.job();
   const job::v1::JobSpec& spec = assignment.spec();
   JobRewards::Options options{.job_name = spec.name(),
@@ -394,7 +403,7 @@ absl::StatusOr<std::shared_ptr<JobRewards>> RewardProgram::MakeRewards(
     options.sandboxes = *std::move(sandboxes);
   } else if (RunsCode(WithoutShadows(spec.reward()))) {
     return sandboxes.status();
-  } else {
+  } else if (!again) {
     RaiseEvent(id, common::v1::SEVERITY_WARNING, "shadow_broken",
                absl::StrCat("candidates that run programs are not compared: ",
                             StatusText(sandboxes.status())));
@@ -465,13 +474,14 @@ void RewardProgram::Drain() {
     leaving_.swap(jobs_);
     for (const auto& [id, job] : leaving_) leaving.emplace_back(id, &job);
   }
-  StopRetries();
+  changed_.NotifyAll();
   // What it runs for other daemons, these ask of others again.
   if (code_service_ != nullptr) code_service_->Stop();
   if (code_server_ != nullptr) code_server_->Stop();
   // The controller hears of it first, so that it assigns no new job.
   if (link_ != nullptr) link_->SetDraining();
   for (const auto& [id, job] : leaving) StopJob(id, *job);
+  if (retry_thread_.joinable()) retry_thread_.join();
   if (link_ != nullptr) link_->Stop();
   // No assignment moves a worker's queue any more. Workers are destroyed without the lock.
   std::map<std::string, Job> ended;
@@ -482,8 +492,16 @@ void RewardProgram::Drain() {
 std::vector<common::v1::WaitEdge> RewardProgram::Explain(const std::string& job) const {
   MutexLock lock(&mu_);
   const auto it = jobs_.find(job);
-  if (it == jobs_.end() || it->second.worker == nullptr) return {};
-  return it->second.worker->Explain();
+  if (it == jobs_.end()) return {};
+  if (it->second.worker != nullptr) return it->second.worker->Explain();
+  if (!it->second.waits) return {};
+  const std::string& id = host_.flags->id;
+  return {daemon::MakeWaitEdge(
+      id, {.kind = "DAEMON",
+           .id = id,
+           .at = id,
+           .cause = absl::StrCat(id, " scores nothing: ", it->second.why_waits),
+           .next = "it is tried again every second"})};
 }
 
 absl::StatusOr<v1::DescribeResponse> RewardProgram::Describe(const std::string& job) const {

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -60,6 +61,7 @@ class RewardProgram : public daemon::Program {
     std::unique_ptr<Worker> worker;        // Null if the job could not be started.
     // Set if it could not because a plug-in server cannot be reached: it is tried again.
     std::optional<registry::v1::Assignment> waits;
+    std::string why_waits;
   };
   void ApplyAssignments(const registry::v1::HeartbeatResponse& assignments);
   // Tells the workers that end of queues that have another address.
@@ -69,15 +71,17 @@ class RewardProgram : public daemon::Program {
   // tried before.
   void StartJob(const registry::v1::Assignment& assignment, bool again)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(starting_mu_);
-  // Tries the jobs that wait for plug-in servers again and again. Runs on retry_thread_.
+  // Tries the jobs that wait for plug-in servers again and again, until the daemon drains. Runs on
+  // retry_thread_.
   void RetryJobs();
-  // Ends retry_thread_. Idempotent.
-  void StopRetries();
+  // Tries one that is not in `tried`, and adds it. False: there is none, or the daemon drains.
+  bool RetryJob(std::set<std::string>* tried);
   // What the job's rewards use on this daemon.
+  // With `again`, it was tried before and has told what does not work here.
   // FAILED_PRECONDITION NO_PLUGINS: this daemon runs no programs of jobs, but the job has one.
   // Others as FindJudges(), Sandboxes and JobRewards::Make().
   absl::StatusOr<std::shared_ptr<JobRewards>> MakeRewards(
-      const registry::v1::Assignment& assignment);
+      const registry::v1::Assignment& assignment, bool again);
   std::unique_ptr<Worker> StartWorker(const registry::v1::Assignment& assignment,
                                       std::shared_ptr<rpc::Channel> queue,
                                       const std::shared_ptr<JobRewards>& rewards);
@@ -117,7 +121,6 @@ class RewardProgram : public daemon::Program {
   mutable Mutex mu_;
   CondVar changed_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
-  bool retries_end_ ABSL_GUARDED_BY(mu_) = false;
   std::map<std::string, Job> jobs_ ABSL_GUARDED_BY(mu_);  // By job id.
   // Those that end because the daemon drains. They still send their scores.
   std::map<std::string, Job> leaving_ ABSL_GUARDED_BY(mu_);

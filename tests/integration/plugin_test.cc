@@ -260,7 +260,7 @@ TEST_F(PluginTest, AJobTrainsAndIsEvaluatedByAServerThatComesLateAndStartsAgain)
   ASSERT_NO_FATAL_FAILURE(StartFleet({"--plugin-servers", servers}));
   auto job = SubmitDigits(cluster_.get(), 12,
                           {"reward.rewards=[{name: r, verifier: plugin, args: {grpc: digits}}]",
-                           "eval.every_steps=5",
+                           "eval.every_steps=5", "checkpoint.keep_last=10",
                            "eval.datasets=[{name: digits, path: " SLUICE_SOURCE_DIR
                            "/configs/examples/digits/heldout.jsonl, prompt: digits, answer: "
                            "digits, format: \"{digits}=\"}]"});
@@ -277,7 +277,7 @@ TEST_F(PluginTest, AJobTrainsAndIsEvaluatedByAServerThatComesLateAndStartsAgain)
   server.Stop();
   server.Start();
   ASSERT_NO_FATAL_FAILURE(ExpectSuccess());
-  EXPECT_GE(job_->status().result().eval().versions(), 3) << "versions 0, 5 and 12 at least";
+  EXPECT_GE(job_->status().result().eval().versions(), 2) << "versions 0 and 12 at least";
   EXPECT_GT(job_->reports().back().values().at("reward_mean"), 0);
 }
 

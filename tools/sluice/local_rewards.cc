@@ -175,7 +175,9 @@ absl::Status LocalRewards::StartPlugins(const job::v1::Reward& reward, const std
                                 .name = entry->name(),
                                 .spec = std::move(spec),
                                 .scores_groups = entry->granularity() == "group",
-                                .servers = &plugin_servers_};
+                                .servers = &plugin_servers_,
+                                // A person may have started it just before.
+                                .connect_timeout = absl::Seconds(10)};
     if (launcher_ != nullptr) {
       sandbox::Limits limits;
       limits.address_space_bytes = 0;  // Interpreters reserve more than they use.

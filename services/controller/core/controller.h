@@ -273,7 +273,11 @@ class Controller {
   // Why QueueServes() is false, for people. Empty if it is true, or if no queue is assigned yet.
   std::string WhyQueueDoesNotServe(const Job& job) const;
   // Number of daemons of this role that are ready under the present assignment.
+  // What the worker reports under its present assignment, or null.
+  const Progress* ProgressOf(const Job& job, const Worker& worker) const;
   int CountReady(const Job& job, Role role) const;
+  // What one that is not ready says of itself. Empty: nothing.
+  std::string WhyNotReady(const Job& job, Role role) const;
 
   // waits.cc: what a job waits for.
   //

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -52,20 +53,31 @@ void Controller::Advance(Instant now, Job& job) {
   if (job.record.stage != Stage::kNone) AdvanceEnding(now, job);
 }
 
+const Progress* Controller::ProgressOf(const Job& job, const Worker& worker) const {
+  const auto daemon = fleet_.daemons().find(worker.id);
+  if (daemon == fleet_.daemons().end()) return nullptr;
+  const auto progress = daemon->second.progress.find(job.record.id);
+  const int64_t incarnation =
+      worker.role == Role::kTrainer ? job.assign.trainer_incarnation : worker.incarnation;
+  const bool is_this =
+      progress != daemon->second.progress.end() && progress->second.incarnation == incarnation;
+  return is_this ? &progress->second : nullptr;
+}
+
 int Controller::CountReady(const Job& job, Role role) const {
-  int ready = 0;
+  return static_cast<int>(absl::c_count_if(job.assign.workers, [&](const Worker& worker) {
+    const Progress* const progress = ProgressOf(job, worker);
+    return worker.role == role && !worker.leaving && progress != nullptr && progress->ready;
+  }));
+}
+
+std::string Controller::WhyNotReady(const Job& job, Role role) const {
   for (const Worker& worker : job.assign.workers) {
-    if (worker.role != role || worker.leaving) continue;
-    const auto daemon = fleet_.daemons().find(worker.id);
-    if (daemon == fleet_.daemons().end()) continue;
-    const auto progress = daemon->second.progress.find(job.record.id);
-    const int64_t incarnation =
-        role == Role::kTrainer ? job.assign.trainer_incarnation : worker.incarnation;
-    if (progress == daemon->second.progress.end() || progress->second.incarnation != incarnation)
-      continue;
-    if (progress->second.ready) ++ready;
+    const Progress* const progress = ProgressOf(job, worker);
+    const bool waits = worker.role == role && progress != nullptr && !progress->ready;
+    if (waits && !progress->phase.empty()) return absl::StrCat(worker.id, ": ", progress->phase);
   }
-  return ready;
+  return "";
 }
 
 bool Controller::TrainersReady(const Job& job) const {
@@ -98,9 +110,11 @@ std::vector<std::string> Controller::ListNotReady(const Job& job) const {
     missing.push_back(std::move(queue));
   for (const Role role : {Role::kTrainer, Role::kRollout, Role::kReward}) {
     const int ready = CountReady(job, role), min = job.record.needs.of(role).min;
-    if (ready < min)
-      missing.push_back(
-          absl::StrCat(ready, " of ", min, " ", RoleName(role), min == 1 ? "" : "s", " ready"));
+    if (ready >= min) continue;
+    missing.push_back(
+        absl::StrCat(ready, " of ", min, " ", RoleName(role), min == 1 ? "" : "s", " ready"));
+    if (const std::string why = WhyNotReady(job, role); !why.empty())
+      absl::StrAppend(&missing.back(), " (", why, ")");
   }
   return missing;
 }

@@ -66,7 +66,7 @@ TEST(VersionFollowerTest, AListerOfARefusedDeltaIsNamedAndTheNextWayBeginsAtTheS
   VersionFollower follower(StateOf(0), nullptr);
   follower.HearOther("a", Announced({1, 2}, 2), {});
   const VersionFollower::Download next = follower.Begin();
-  EXPECT_TRUE(next.hearsay);
+  EXPECT_EQ(next.speaker, "a");
   StagedWeights staged{.version = {1, 2}, .state = StateOf(2)};
   staged.delta = std::make_shared<const WeightDelta>();
   follower.OnStaged(next, "rollout-7", /*relayed=*/false, &staged);
@@ -82,16 +82,75 @@ TEST(VersionFollowerTest, AListerOfARefusedDeltaIsNamedAndTheNextWayBeginsAtTheS
 
 // Nobody has what the first one says, and the second one has spoken meanwhile.
 TEST(VersionFollowerTest, WhatOneSaysIsLeftWhenItFailsForWhatAnotherHasSaidBefore) {
+  for (const bool during : {false, true}) {
+    SCOPED_TRACE(during);
+    VersionFollower follower(StateOf(0), nullptr);
+    follower.HearOther("liar", Announced({7, 9}, 9), {});
+    const VersionFollower::Download lie = follower.Begin();
+    EXPECT_EQ(lie.version.version, (PolicyVersion{7, 9}));
+    follower.HearOther("honest", Announced({1, 2}, 2), absl::Seconds(1));
+    // Its next lies, during the download or after it, are newer and do not come first either.
+    const auto lie_again = [&] {
+      for (int64_t version = 10; version < 20; ++version)
+        follower.HearOther("liar", Announced({7, version}, 10), absl::Seconds(6));
+    };
+    if (during) lie_again();
+    follower.OnFailed(lie, absl::UnavailableError("nobody has it"), false,
+                      /*at_least=*/absl::Hours(1), absl::Seconds(6));
+    if (!during) lie_again();
+    EXPECT_LT(follower.next_download(), absl::Seconds(7)) << "another holder asked for the hour";
+    EXPECT_EQ(TakeNext(&follower), (PolicyVersion{1, 2}));
+  }
+}
+
+TEST(VersionFollowerTest, OneWhoRenewsALieDuringEachDownloadIsTriedWithABackOff) {
   VersionFollower follower(StateOf(0), nullptr);
-  follower.HearOther("liar", Announced({7, 9}, 9), {});
-  const VersionFollower::Download lie = follower.Begin();
-  EXPECT_EQ(lie.version.version, (PolicyVersion{7, 9}));
-  follower.HearOther("honest", Announced({1, 2}, 2), absl::Seconds(1));
-  follower.OnFailed(lie, absl::UnavailableError("nobody has it"), false, {}, absl::Seconds(6));
-  // Its next lies are newer and do not come first either.
-  for (int64_t version = 10; version < 20; ++version)
-    follower.HearOther("liar", Announced({7, version}, 10), absl::Seconds(6));
-  EXPECT_EQ(TakeNext(&follower), (PolicyVersion{1, 2}));
+  follower.HearOther("liar", Announced({7, 1}, 1), {});
+  absl::Duration now;
+  for (int64_t version = 2; version < 20; ++version) {
+    now = std::max(now, follower.next_download().value());
+    const VersionFollower::Download lie = follower.Begin();
+    follower.HearOther("liar", Announced({7, version}, 1), now);
+    follower.OnFailed(lie, absl::UnavailableError("gone"), false, {}, now);
+  }
+  EXPECT_GT(now, absl::Seconds(10));
+}
+
+// A new trainer replays, and is silent after an announcement that is not to be followed yet.
+TEST(VersionFollowerTest, AnAnnouncementOfAReplayDoesNotHideWhatAnotherSays) {
+  VersionFollower follower(StateOf(0), nullptr);
+  ASSERT_TRUE(follower.HearTrainer(Announced({1, 10}, 10), false, {}).ok());
+  TakeNext(&follower);
+  PublishedVersion replayed = Announced({2, 5}, 5);
+  replayed.hold_until = 10;
+  ASSERT_TRUE(follower.HearTrainer(replayed, false, {}).ok());
+  EXPECT_EQ(follower.next_download(), std::nullopt);
+  follower.HearOther("a", Announced({2, 11}, 11), {});
+  follower.OnFailed(follower.Begin(), absl::UnavailableError("gone"), false, {}, {});
+  EXPECT_EQ(TakeNext(&follower), (PolicyVersion{2, 11}));
+}
+
+TEST(VersionFollowerTest, DamageOfItsOwnWeightsSaysNothingAgainstWhatAnotherSays) {
+  VersionFollower follower(StateOf(0), nullptr);
+  ASSERT_TRUE(follower.HearTrainer(Announced({1, 5}, 5), false, {}).ok());
+  TakeNext(&follower);
+  follower.HearOther("a", Announced({1, 6}, 6), {});
+  const VersionFollower::Download next = follower.Begin();
+  StagedWeights staged{.version = {1, 6}, .state = StateOf(6)};
+  follower.OnStaged(next, "", /*relayed=*/false, &staged);
+  follower.OnDamaged();
+  follower.OnRefused({1, 6}, {});
+  EXPECT_EQ(follower.Begin().version.version, (PolicyVersion{1, 6}));
+}
+
+TEST(VersionFollowerTest, ABeatOfTheTrainerEndsWhatOthersSay) {
+  VersionFollower follower(StateOf(0), nullptr);
+  ASSERT_TRUE(follower.HearTrainer(Announced({1, 5}, 5), false, {}).ok());
+  TakeNext(&follower);
+  follower.HearOther("a", Announced({1, 6}, 6), {});
+  EXPECT_TRUE(follower.next_download().has_value());
+  follower.ForgetOthers();
+  EXPECT_EQ(follower.next_download(), std::nullopt);
 }
 
 TEST(VersionFollowerTest, WhatOthersSayIsTriedInTurnsAndWithABackOff) {
@@ -159,10 +218,10 @@ TEST(VersionFollowerTest, W07W12WhatIsFollowedAndHeldOnlyRisesAndAFencedTrainerC
           download = follower.Begin();
           // It is above what is held, and the trainer's word or newer than that.
           EXPECT_GT(download->version.version, held);
-          EXPECT_EQ(download->hearsay ? download->version.version > top
+          EXPECT_EQ(download->speaker ? download->version.version > top
                                       : announced.at(download->version.version),
                     true);
-          hearsay += download->hearsay;
+          hearsay += download->speaker.has_value();
           break;
         case 3:
           if (!download.has_value()) break;

@@ -278,7 +278,7 @@ absl::StatusOr<StagedWeights> SimRollout::Download(Reader* reader,
   Process& p = *process_;
   ObjectFetcher::Options options{.caller = p.fetcher->caller(),
                                  .version = next.version.version,
-                                 .hearsay = next.hearsay,
+                                 .hearsay = next.speaker.has_value(),
                                  .holders = FindHolders(reader, !p.trainer.empty()),
                                  .relay = options_.chain ? p.relay.get() : nullptr,
                                  .history = &p.history,

@@ -223,8 +223,8 @@ class World {
   }
 
   // Each worker of the job reports that it is ready, with the incarnation that it was assigned, and
-  // the trainers restore the queue.
-  void AllReady(const std::string& job) {
+  // the trainers restore the queue. The daemon `but` has taken up the job and is not ready.
+  void AllReady(const std::string& job, const std::string& but = "") {
     Settle();
     for (auto& [id, actor] : actors) {
       for (const DaemonAssignment& assignment : actor.desired.assignments) {
@@ -232,7 +232,7 @@ class World {
         Progress& progress = actor.progress[job];
         progress.job = job;
         progress.incarnation = assignment.incarnation;
-        progress.ready = true;
+        progress.ready = id != but;
         progress.phase = "running";
         if (actor.role != Role::kTrainer) continue;
         progress.version = {assignment.incarnation, progress.step};

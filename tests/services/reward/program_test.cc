@@ -60,8 +60,9 @@ class FakeController : public registry::v1::RegistryService::CallbackService {
 
   // Assigns one job whose queue is at `queue`; no job if that is empty. Its rows are in the file
   // `rows`; it has no data source if that is empty. `judge` scores it, if that is given.
+  // Or the plug-in server `server` does.
   void Assign(const std::string& queue, const std::string& rows = "",
-              const std::string& judge = "") {
+              const std::string& judge = "", const std::string& server = "") {
     MutexLock lock(&mu_);
     const uint64_t generation = assigned_.generation() + 1;
     assigned_.Clear();
@@ -85,14 +86,7 @@ class FakeController : public registry::v1::RegistryService::CallbackService {
     reward.set_name("right");
     reward.set_verifier(judge.empty() ? "exact" : "judge");
     if (!judge.empty()) (*reward.mutable_args()->mutable_fields())["judge"].set_string_value(judge);
-  }
-
-  // Assigns one job that the plug-in server `server` scores.
-  void AssignPlugin(const std::string& server) {
-    Assign("127.0.0.1:1");
-    MutexLock lock(&mu_);
-    job::v1::RewardEntry& reward =
-        *assigned_.mutable_jobs(0)->mutable_spec()->mutable_reward()->mutable_rewards(0);
+    if (server.empty()) return;
     reward.set_verifier("plugin");
     (*reward.mutable_args()->mutable_fields())["grpc"].set_string_value(server);
   }
@@ -187,23 +181,24 @@ class AbsentPluginServerTest : public RewardProgramTest {
 };
 
 TEST_F(AbsentPluginServerTest, AJobWaitsForItsPluginServerAndSaysSo) {
-  controller_.AssignPlugin("scripted");
+  controller_.Assign("127.0.0.1:1", "", "", /*server=*/"scripted");
   const HeartbeatRequest beat = controller_.AwaitApplied();
   ASSERT_EQ(beat.progress_size(), 1);
   EXPECT_FALSE(beat.progress(0).ready());
-  EXPECT_THAT(beat.progress(0).phase(),
-              HasSubstr("plug-in server scripted at unix:" + socket_ + ": it cannot be reached"));
+  const std::string why = "plug-in server scripted at unix:" + socket_ + ": it cannot be reached";
+  EXPECT_THAT(beat.progress(0).phase(), HasSubstr(why));
+  const std::vector<common::v1::WaitEdge> waits = program_->Explain(beat.progress(0).job());
+  ASSERT_EQ(waits.size(), 1u);
+  EXPECT_THAT(waits[0].cause(), HasSubstr("reward-0 scores nothing: reward right: " + why));
   StartPlugin();
   controller_.AwaitPhase("scoring");
 }
 
 TEST_F(AbsentPluginServerTest, AJobThatWaitsForItsPluginServerCanEnd) {
-  controller_.AssignPlugin("scripted");
+  controller_.Assign("127.0.0.1:1", "", "", /*server=*/"scripted");
   controller_.AwaitApplied();
   controller_.Assign("");
   EXPECT_EQ(controller_.AwaitApplied().progress_size(), 0);
-  // Its next try would report progress.
-  StartPlugin();
   controller_.Assign("127.0.0.1:1");
   EXPECT_EQ(controller_.AwaitApplied().progress(0).phase(), "scoring");
 }
