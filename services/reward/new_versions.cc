@@ -166,7 +166,7 @@ absl::StatusOr<std::shared_ptr<PluginHost>> JobRewards::StartNew(const Entry& en
                                                                  const Version& before) {
   const PluginHost& running = *before.plugins->at(entry.key);
   watched_[entry.key] = {.stamp = running.source().Stamp()};
-  SLUICE_ASSIGN_OR_RETURN(const std::string version, running.source().Version(kAnswer));
+  SLUICE_ASSIGN_OR_RETURN(const std::string version, running.source().Version(kAnswer, kAnswer));
   if (version == running.version()) return nullptr;
 
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<PluginHost> host, StartPlugin(entry, /*again=*/true));
