@@ -26,9 +26,10 @@ again=$root/build/$preset/results-again.xml
 rm -f "$results" "$again"
 tests=(ctest --test-dir "$root/build/$preset" --output-on-failure --no-tests=error)
 status=0
-"${tests[@]}" -j 2 --output-junit "$results" "$@" || status=$?
-# Two tests at a time can keep each other from the processor for longer than a deadline of one of
-# them. A few failures are therefore looked at again, one test after the other, and are named below.
+# Many tests wait most of the time, so that it takes three of them to keep two cores busy.
+"${tests[@]}" -j 3 --output-junit "$results" "$@" || status=$?
+# They can keep each other from the processor for longer than a deadline of one of them. A few
+# failures are therefore looked at again, one test after the other, and are named below.
 failures=$(sed -n 's/.*[[:space:]]failures="\([0-9]*\)".*/\1/p' "$results" | head -n 1)
 if [ $status -ne 0 ] && [[ $failures == [1-3] ]]; then
   say "running the tests that failed again, each alone"
