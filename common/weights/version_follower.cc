@@ -135,7 +135,7 @@ VersionFollower::Download VersionFollower::Begin() {
 void VersionFollower::OnStaged(const Download& download, const std::string& lister, bool relayed,
                                StagedWeights* staged) {
   offered_ = download;
-  damaged_ = false;
+  damaged_ = staged->delta != nullptr && from_nothing_;
   offered_lister_ = staged->delta != nullptr ? lister : "";
   staged->candidate = candidate_ == download.version.version;
   if (!relayed) return;

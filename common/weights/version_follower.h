@@ -142,7 +142,9 @@ class VersionFollower {
   Fingerprint held_;
   // What it has been offered and has not answered for yet, and what waits until it has room.
   std::optional<Download> offered_, waiting_;
-  bool damaged_ = false;  // Its weights were found damaged while it was offered that.
+  // Its weights were found damaged before it answered for what it is offered, or while that was
+  // downloaded.
+  bool damaged_ = false;
   // Who listed the delta that was offered last; empty: the trainer did.
   std::string offered_lister_;
   std::vector<std::string> liars_;  // See Download.

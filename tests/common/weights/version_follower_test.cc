@@ -131,16 +131,21 @@ TEST(VersionFollowerTest, AnAnnouncementOfAReplayDoesNotHideWhatAnotherSays) {
 }
 
 TEST(VersionFollowerTest, DamageOfItsOwnWeightsSaysNothingAgainstWhatAnotherSays) {
-  VersionFollower follower(StateOf(0), nullptr);
-  ASSERT_TRUE(follower.HearTrainer(Announced({1, 5}, 5), false, {}).ok());
-  TakeNext(&follower);
-  follower.HearOther("a", Announced({1, 6}, 6), {});
-  const VersionFollower::Download next = follower.Begin();
-  StagedWeights staged{.version = {1, 6}, .state = StateOf(6)};
-  follower.OnStaged(next, "", /*relayed=*/false, &staged);
-  follower.OnDamaged();
-  follower.OnRefused({1, 6}, {});
-  EXPECT_EQ(follower.Begin().version.version, (PolicyVersion{1, 6}));
+  for (const bool during_download : {false, true}) {
+    SCOPED_TRACE(during_download);
+    VersionFollower follower(StateOf(0), nullptr);
+    ASSERT_TRUE(follower.HearTrainer(Announced({1, 5}, 5), false, {}).ok());
+    TakeNext(&follower);
+    follower.HearOther("a", Announced({1, 6}, 6), {});
+    const VersionFollower::Download next = follower.Begin();
+    if (during_download) follower.OnDamaged();
+    StagedWeights staged{.version = {1, 6}, .state = StateOf(6)};
+    staged.delta = std::make_shared<const WeightDelta>();
+    follower.OnStaged(next, "", /*relayed=*/false, &staged);
+    if (!during_download) follower.OnDamaged();
+    follower.OnRefused({1, 6}, {});
+    EXPECT_EQ(follower.Begin().version.version, (PolicyVersion{1, 6}));
+  }
 }
 
 TEST(VersionFollowerTest, ABeatOfTheTrainerEndsWhatOthersSay) {

@@ -393,6 +393,8 @@ void SimRollout::Activate() {
       p.follower->OnDamaged();
       p.active = p.named = {};
     }
+    // It may be a delta whose download ended after the damage was found.
+    if (p.engine->damaged()) p.named = {};
     p.follower->OnRefused(version, world_.timeline.Monotonic());
     Report(version, "REFUSED");
     p.fiber->Wake();
