@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <csignal>
 #include <functional>
 #include <latch>
 #include <numeric>
@@ -25,6 +26,7 @@ namespace {
 // Runs `body` on a thread per rank.
 void RunRanks(int world, const std::function<void(Collective&)>& body,
               absl::Duration timeout = absl::Seconds(30), PortRange ports = {}) {
+  std::signal(SIGPIPE, SIG_IGN);  // See JoinC10d().
   LocalRendezvous rendezvous;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world; ++rank) {

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <memory>
 #include <string>
 #include <utility>
@@ -31,6 +32,7 @@ namespace sluice {
 class FleetTest : public testing::Test {
  protected:
   FleetTest() : rendezvous_(&callers_), trainer_(&callers_) {
+    std::signal(SIGPIPE, SIG_IGN);  // See JoinC10d().
     std::vector<rpc::CallerTable::Worker> workers;
     std::vector<RelayMember> order;
     for (const char* id : {"rollout-0", "rollout-1", "rollout-2"}) {

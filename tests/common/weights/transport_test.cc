@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <future>
 #include <map>
@@ -242,6 +243,7 @@ class FileWire : public Wire {
 class BroadcastWire : public Wire {
  public:
   BroadcastWire() : rendezvous_(&callers_), service_(source_, &rendezvous_) {
+    std::signal(SIGPIPE, SIG_IGN);  // See JoinC10d().
     callers_.SetJob(kWireJob, {{"rollout-0", rpc::Role::kRollout, 1}});
     grpc::Service* const services[] = {&service_, rendezvous_.service()};
     server_ = *rpc::Server::Start({}, services);
