@@ -124,8 +124,6 @@ absl::Status CheckInScale(double score, double low, double high) {
       absl::StrCat("its reply states the score ", score, ", outside of [", low, ", ", high, "]"));
 }
 
-bool IsBlank(absl::string_view line) { return absl::StripAsciiWhitespace(line).empty(); }
-
 class Judge : public Verifier {
  public:
   enum class Template { kReference, kRubric, kPrm };
@@ -339,7 +337,7 @@ std::vector<absl::string_view> StepsOf(absl::string_view text) {
   std::vector<absl::string_view> steps;
   bool open = false;  // Whether the line before belongs to the last step.
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    if (IsBlank(line)) {
+    if (absl::StripAsciiWhitespace(line).empty()) {
       open = false;
       continue;
     }

@@ -53,7 +53,7 @@ std::string BigEndian(uint32_t value, int bytes) {
   return text;
 }
 
-std::string Frame(FrameType type, uint8_t flags, uint32_t stream, const std::string& payload) {
+std::string MakeFrame(FrameType type, uint8_t flags, uint32_t stream, const std::string& payload) {
   return BigEndian(static_cast<uint32_t>(payload.size()), 3) + static_cast<char>(type) +
          static_cast<char>(flags) + BigEndian(stream, 4) + payload;
 }
@@ -85,10 +85,10 @@ std::string Header(const std::string& name, const std::string& value) {
   return std::string(1, '\0') + with_length(name) + with_length(value);
 }
 
-const std::string kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(kSettings, 0, 0, "");
+const std::string kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + MakeFrame(kSettings, 0, 0, "");
 // The server's limits of headers and streams bind a client that has acknowledged them. To one that
 // has not, those of HTTP/2 and of gRPC apply.
-const std::string kAcknowledged = kPreface + Frame(kSettings, 1, 0, "");
+const std::string kAcknowledged = kPreface + MakeFrame(kSettings, 1, 0, "");
 
 std::string CallHeaders() {
   return Header(":method", "POST") + Header(":scheme", "http") +
@@ -98,8 +98,8 @@ std::string CallHeaders() {
 
 // A call with one more header, which is wrong.
 std::string CallWith(const std::string& header) {
-  return Frame(kHeaders, kEndHeaders, 1, CallHeaders() + header) +
-         Frame(kData, kEndStream, 1, std::string(5, '\0'));
+  return MakeFrame(kHeaders, kEndHeaders, 1, CallHeaders() + header) +
+         MakeFrame(kData, kEndStream, 1, std::string(5, '\0'));
 }
 
 std::string Repeated(const std::string& bytes, int times) {
@@ -300,16 +300,16 @@ TEST_F(AbuseTest, EachWrongHeaderOrFrameIsRefusedAlone) {
       CallWith(Header("a", std::string("\0", 1))),
       CallWith(Header(":path", "/second")),
       CallWith(Header(":unknown", "x")),
-      Frame(kHeaders, kEndHeaders | kEndStream, 1, Header(":method", "POST")),
-      Frame(kHeaders, kEndHeaders | kEndStream, 1,
+      MakeFrame(kHeaders, kEndHeaders | kEndStream, 1, Header(":method", "POST")),
+      MakeFrame(kHeaders, kEndHeaders | kEndStream, 1,
             Header(":path", "/sluice.queue.v1.QueueService/Stats") + Header("te", "trailers")),
-      Frame(kHeaders, kEndHeaders | kEndStream, 1, Header("te", "trailers") + CallHeaders()),
-      Frame(kHeaders, kEndHeaders | kEndStream, 1, ""),
+      MakeFrame(kHeaders, kEndHeaders | kEndStream, 1, Header("te", "trailers") + CallHeaders()),
+      MakeFrame(kHeaders, kEndHeaders | kEndStream, 1, ""),
       // Huffman codes: the end of the string within it, and padding that is none.
       CallWith(std::string("\x00\x84\xff\xff\xff\xff\x01x", 8)),
       CallWith(std::string("\x00\x81\x00\x01x", 5)),
       // Sizes of the table of headers: above the limit, and not at the begin of the block.
-      Frame(kHeaders, kEndHeaders, 1, "\x3f\xe1\xff\xff\x7f" + CallHeaders()),
+      MakeFrame(kHeaders, kEndHeaders, 1, "\x3f\xe1\xff\xff\x7f" + CallHeaders()),
       CallWith("\x20"),
       CallWith(Header("connection", "close")),
       CallWith(Header("te", "gzip")),
@@ -321,15 +321,15 @@ TEST_F(AbuseTest, EachWrongHeaderOrFrameIsRefusedAlone) {
       CallWith(std::string("\x7f\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 11)),
       CallWith(std::string("\xff\xff\xff\xff\x0f", 5)),
       CallWith(std::string("\x00\x7f\xff\xff\xff\xff\x0f", 7)),
-      Frame(kHeaders, kEndHeaders, 0, CallHeaders()),
-      Frame(kHeaders, kEndHeaders, 2, CallHeaders()),
-      Frame(kData, kEndStream, 7, "x"),
-      Frame(kSettings, 0, 0, "odd"),
-      Frame(kSettings, 0, 0, BigEndian(0x00047fff, 4) + BigEndian(0xffffffff, 4)),
-      Frame(kWindowUpdate, 0, 0, BigEndian(0, 4)),
-      Repeated(Frame(kWindowUpdate, 0, 0, BigEndian(0x7fffffff, 4)), 4),
-      Frame(kPing, 0, 0, "short"),
-      Frame(kContinuation, kEndHeaders, 1, CallHeaders()),
+      MakeFrame(kHeaders, kEndHeaders, 0, CallHeaders()),
+      MakeFrame(kHeaders, kEndHeaders, 2, CallHeaders()),
+      MakeFrame(kData, kEndStream, 7, "x"),
+      MakeFrame(kSettings, 0, 0, "odd"),
+      MakeFrame(kSettings, 0, 0, BigEndian(0x00047fff, 4) + BigEndian(0xffffffff, 4)),
+      MakeFrame(kWindowUpdate, 0, 0, BigEndian(0, 4)),
+      Repeated(MakeFrame(kWindowUpdate, 0, 0, BigEndian(0x7fffffff, 4)), 4),
+      MakeFrame(kPing, 0, 0, "short"),
+      MakeFrame(kContinuation, kEndHeaders, 1, CallHeaders()),
   };
   ASSERT_GE(wrong.size(), 24u);
   for (size_t i = 0; i < wrong.size(); ++i) {
@@ -341,9 +341,9 @@ TEST_F(AbuseTest, EachWrongHeaderOrFrameIsRefusedAlone) {
 TEST_F(AbuseTest, AHeaderBlockAboveTheLimitReachesNoService) {
   const auto call = [](const std::string& header) {
     const std::string block = CallHeaders() + header;
-    return kAcknowledged + Frame(kHeaders, 0, 1, block.substr(0, 16000)) +
-           Frame(kContinuation, kEndHeaders, 1, block.size() > 16000 ? block.substr(16000) : "") +
-           Frame(kData, kEndStream, 1, std::string(5, '\0'));
+    return kAcknowledged + MakeFrame(kHeaders, 0, 1, block.substr(0, 16000)) +
+           MakeFrame(kContinuation, kEndHeaders, 1, block.size() > 16000 ? block.substr(16000) : "") +
+           MakeFrame(kData, kEndStream, 1, std::string(5, '\0'));
   };
   Send(call(Header("a", std::string(15 << 10, 'x'))), nullptr, /*await_answer=*/true);
   EXPECT_EQ(queue_.calls, 1);
@@ -360,31 +360,31 @@ TEST_F(AbuseTest, AFloodCostsNeitherMemoryNorMuchTimeAndKeepsNobodyElseFromAnAns
   const std::string many = Repeated(Header("a", "b"), 3000);
   // Each is kept in the table of headers, and pushes the ones before it out.
   const std::string indexed = "\x40" + Header("a", std::string(3000, 'x')).substr(1);
-  const std::string begin = Frame(kHeaders, 0, 1, CallHeaders());
+  const std::string begin = MakeFrame(kHeaders, 0, 1, CallHeaders());
   Attack("large header",
-         begin + Frame(kContinuation, kEndHeaders, 1, Repeated(large, 1)) +
-             Frame(kData, kEndStream, 1, std::string(5, '\0')),
+         begin + MakeFrame(kContinuation, kEndHeaders, 1, Repeated(large, 1)) +
+             MakeFrame(kData, kEndStream, 1, std::string(5, '\0')),
          100);
-  Attack("CONTINUATION, large", begin + Repeated(Frame(kContinuation, 0, 1, large), 1500));
-  Attack("CONTINUATION, many headers", begin + Repeated(Frame(kContinuation, 0, 1, many), 1000));
+  Attack("CONTINUATION, large", begin + Repeated(MakeFrame(kContinuation, 0, 1, large), 1500));
+  Attack("CONTINUATION, many headers", begin + Repeated(MakeFrame(kContinuation, 0, 1, many), 1000));
   Attack("CONTINUATION, indexed",
-         begin + Repeated(Frame(kContinuation, 0, 1, Repeated(indexed, 5)), 1000));
-  Attack("CONTINUATION, empty", begin + Repeated(Frame(kContinuation, 0, 1, ""), 100000));
-  Attack("PING", Repeated(Frame(kPing, 0, 0, "12345678"), 100000));
+         begin + Repeated(MakeFrame(kContinuation, 0, 1, Repeated(indexed, 5)), 1000));
+  Attack("CONTINUATION, empty", begin + Repeated(MakeFrame(kContinuation, 0, 1, ""), 100000));
+  Attack("PING", Repeated(MakeFrame(kPing, 0, 0, "12345678"), 100000));
   Attack("SETTINGS",
-         Repeated(Frame(kSettings, 0, 0, BigEndian(0x00030000, 4) + BigEndian(100, 2)), 100000));
+         Repeated(MakeFrame(kSettings, 0, 0, BigEndian(0x00030000, 4) + BigEndian(100, 2)), 100000));
   Attack("SETTINGS, window",
-         Repeated(Frame(kSettings, 0, 0, BigEndian(0x0004, 2) + BigEndian(0x7fff, 4)) +
-                      Frame(kSettings, 0, 0, BigEndian(0x0004, 2) + BigEndian(1, 4)),
+         Repeated(MakeFrame(kSettings, 0, 0, BigEndian(0x0004, 2) + BigEndian(0x7fff, 4)) +
+                      MakeFrame(kSettings, 0, 0, BigEndian(0x0004, 2) + BigEndian(1, 4)),
                   50000));
-  Attack("WINDOW_UPDATE", Repeated(Frame(kWindowUpdate, 0, 0, BigEndian(1, 4)), 100000));
+  Attack("WINDOW_UPDATE", Repeated(MakeFrame(kWindowUpdate, 0, 0, BigEndian(1, 4)), 100000));
 }
 
 TEST_F(AbuseTest, CallsThatAreResetAtOnceCostNoMoreThanCalls) {
   std::string resets, unread;
   for (uint32_t stream = 1; stream < 20000; stream += 2) {
-    const std::string call = Frame(kHeaders, kEndHeaders, stream, CallHeaders());
-    resets += call + Frame(kReset, 0, stream, BigEndian(8, 4));
+    const std::string call = MakeFrame(kHeaders, kEndHeaders, stream, CallHeaders());
+    resets += call + MakeFrame(kReset, 0, stream, BigEndian(8, 4));
     unread += call;
   }
   Attack("HEADERS and RST_STREAM", resets);
@@ -401,7 +401,7 @@ class AbuseOfLittleMemoryTest : public AbuseTest {
 TEST_F(AbuseOfLittleMemoryTest, WhatOneClientSendsDoesNotUseUpWhatOthersNeed) {
   const std::string many = Repeated(Header("a", "b"), 3000);
   Attack("CONTINUATION, little memory",
-         Frame(kHeaders, 0, 1, CallHeaders()) + Repeated(Frame(kContinuation, 0, 1, many), 1000));
+         MakeFrame(kHeaders, 0, 1, CallHeaders()) + Repeated(MakeFrame(kContinuation, 0, 1, many), 1000));
 }
 
 }  // namespace
