@@ -63,7 +63,8 @@ absl::StatusOr<std::unique_ptr<PluginHost>> PluginHost::Make(Options options) {
           ? MakePluginServer(spec, options.job, options.servers)
           : MakePluginProgram(spec, options.job, options.launch, options.folders));
   std::string stamp = source->Stamp();
-  absl::StatusOr<std::string> version = source->Version(options.connect_timeout, options.version_timeout);
+  absl::StatusOr<std::string> version =
+      source->Version(options.connect_timeout, options.version_timeout);
   if (!version.ok() && !(options.optional && absl::IsUnavailable(version.status())))
     return version.status();
   return absl::WrapUnique(

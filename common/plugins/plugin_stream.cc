@@ -62,8 +62,8 @@ class PluginStream : public PluginInstance,
   }
 
   absl::Status Describe(absl::Duration timeout) override {
-    SLUICE_ASSIGN_OR_RETURN(
-        description_, DescribePluginServer(channel_, hello_, timeout, &describe_context_));
+    SLUICE_ASSIGN_OR_RETURN(description_,
+                            DescribePluginServer(channel_, hello_, timeout, &describe_context_));
     MutexLock lock(&mu_);
     opened_ = true;
     stub_->async()->Score(&context_, this);

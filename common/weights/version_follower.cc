@@ -165,8 +165,7 @@ void VersionFollower::OnFailed(const Download& download, const absl::Status& why
   // The holder that asks to be left alone may have nothing to do with what another one says.
   if (next && next->manifest == download.version.manifest)
     not_before_ = now + backoff_.Next(at_least);
-  else if (speaker_)
-    not_before_ = now + backoff_.Next();
+  else if (speaker_) not_before_ = now + backoff_.Next();
 }
 
 void VersionFollower::OnActivated(PolicyVersion version, Fingerprint state) {

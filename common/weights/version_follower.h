@@ -43,10 +43,10 @@ class VersionFollower {
   // The trainer announces a version. `candidate`: it is on trial at this engine, and at no other.
   // ABORTED: this trainer was replaced; the announcement changes nothing.
   absl::Status HearTrainer(const PublishedVersion& announced, bool candidate, absl::Duration now);
-  // Somebody else, `speaker`, who is a rollout or the folder, says what is the newest. That is taken
-  // only for what is newer than all that the trainer announced, of the same trainer, and for other
-  // weights than those held: that the same weights have another version now, nothing can prove.
-  // What the trainer says next replaces it.
+  // Somebody else, `speaker`, who is a rollout or the folder, says what is the newest. That is
+  // taken only for what is newer than all that the trainer announced, of the same trainer, and for
+  // other weights than those held: that the same weights have another version now, nothing can
+  // prove. What the trainer says next replaces it.
   void HearOther(const std::string& speaker, const PublishedVersion& announced, absl::Duration now);
   // The trainer is heard, so others are not believed any more.
   void ForgetOthers();

@@ -1,7 +1,7 @@
 // Jobs whose answers functions of their users score, as people write them for verl and TRL.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <grpcpp/server_builder.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -228,10 +228,9 @@ class DigitsServer final : public plugin::v1::RewardPlugin::Service {
     response->set_max_in_flight(8);
     return grpc::Status::OK;
   }
-  grpc::Status Score(
-      grpc::ServerContext*,
-      grpc::ServerReaderWriter<plugin::v1::ScoreResponse, plugin::v1::ScoreRequest>* stream)
-      override {
+  grpc::Status Score(grpc::ServerContext*,
+                     grpc::ServerReaderWriter<plugin::v1::ScoreResponse, plugin::v1::ScoreRequest>*
+                         stream) override {
     plugin::v1::ScoreRequest request;
     while (stream->Read(&request)) {
       plugin::v1::ScoreResponse response;

@@ -302,7 +302,7 @@ TEST_F(AbuseTest, EachWrongHeaderOrFrameIsRefusedAlone) {
       CallWith(Header(":unknown", "x")),
       MakeFrame(kHeaders, kEndHeaders | kEndStream, 1, Header(":method", "POST")),
       MakeFrame(kHeaders, kEndHeaders | kEndStream, 1,
-            Header(":path", "/sluice.queue.v1.QueueService/Stats") + Header("te", "trailers")),
+                Header(":path", "/sluice.queue.v1.QueueService/Stats") + Header("te", "trailers")),
       MakeFrame(kHeaders, kEndHeaders | kEndStream, 1, Header("te", "trailers") + CallHeaders()),
       MakeFrame(kHeaders, kEndHeaders | kEndStream, 1, ""),
       // Huffman codes: the end of the string within it, and padding that is none.
@@ -342,7 +342,8 @@ TEST_F(AbuseTest, AHeaderBlockAboveTheLimitReachesNoService) {
   const auto call = [](const std::string& header) {
     const std::string block = CallHeaders() + header;
     return kAcknowledged + MakeFrame(kHeaders, 0, 1, block.substr(0, 16000)) +
-           MakeFrame(kContinuation, kEndHeaders, 1, block.size() > 16000 ? block.substr(16000) : "") +
+           MakeFrame(kContinuation, kEndHeaders, 1,
+                     block.size() > 16000 ? block.substr(16000) : "") +
            MakeFrame(kData, kEndStream, 1, std::string(5, '\0'));
   };
   Send(call(Header("a", std::string(15 << 10, 'x'))), nullptr, /*await_answer=*/true);
@@ -366,13 +367,15 @@ TEST_F(AbuseTest, AFloodCostsNeitherMemoryNorMuchTimeAndKeepsNobodyElseFromAnAns
              MakeFrame(kData, kEndStream, 1, std::string(5, '\0')),
          100);
   Attack("CONTINUATION, large", begin + Repeated(MakeFrame(kContinuation, 0, 1, large), 1500));
-  Attack("CONTINUATION, many headers", begin + Repeated(MakeFrame(kContinuation, 0, 1, many), 1000));
+  Attack("CONTINUATION, many headers",
+         begin + Repeated(MakeFrame(kContinuation, 0, 1, many), 1000));
   Attack("CONTINUATION, indexed",
          begin + Repeated(MakeFrame(kContinuation, 0, 1, Repeated(indexed, 5)), 1000));
   Attack("CONTINUATION, empty", begin + Repeated(MakeFrame(kContinuation, 0, 1, ""), 100000));
   Attack("PING", Repeated(MakeFrame(kPing, 0, 0, "12345678"), 100000));
-  Attack("SETTINGS",
-         Repeated(MakeFrame(kSettings, 0, 0, BigEndian(0x00030000, 4) + BigEndian(100, 2)), 100000));
+  Attack(
+      "SETTINGS",
+      Repeated(MakeFrame(kSettings, 0, 0, BigEndian(0x00030000, 4) + BigEndian(100, 2)), 100000));
   Attack("SETTINGS, window",
          Repeated(MakeFrame(kSettings, 0, 0, BigEndian(0x0004, 2) + BigEndian(0x7fff, 4)) +
                       MakeFrame(kSettings, 0, 0, BigEndian(0x0004, 2) + BigEndian(1, 4)),
@@ -400,8 +403,8 @@ class AbuseOfLittleMemoryTest : public AbuseTest {
 
 TEST_F(AbuseOfLittleMemoryTest, WhatOneClientSendsDoesNotUseUpWhatOthersNeed) {
   const std::string many = Repeated(Header("a", "b"), 3000);
-  Attack("CONTINUATION, little memory",
-         MakeFrame(kHeaders, 0, 1, CallHeaders()) + Repeated(MakeFrame(kContinuation, 0, 1, many), 1000));
+  Attack("CONTINUATION, little memory", MakeFrame(kHeaders, 0, 1, CallHeaders()) +
+                                            Repeated(MakeFrame(kContinuation, 0, 1, many), 1000));
 }
 
 }  // namespace

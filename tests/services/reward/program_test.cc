@@ -61,8 +61,8 @@ class FakeController : public registry::v1::RegistryService::CallbackService {
   // Assigns one job whose queue is at `queue`; no job if that is empty. Its rows are in the file
   // `rows`; it has no data source if that is empty. `judge` scores it, if that is given.
   // Or the plug-in server `server` does.
-  void Assign(const std::string& queue, const std::string& rows = "",
-              const std::string& judge = "", const std::string& server = "") {
+  void Assign(const std::string& queue, const std::string& rows = "", const std::string& judge = "",
+              const std::string& server = "") {
     MutexLock lock(&mu_);
     const uint64_t generation = assigned_.generation() + 1;
     assigned_.Clear();
@@ -161,9 +161,9 @@ TEST_F(RewardProgramTest, AJobWithAJudgeThatThisDaemonDoesNotHaveFails) {
 class AbsentPluginServerTest : public RewardProgramTest {
  protected:
   AbsentPluginServerTest() {
-    flags_.own_flags["--plugin-servers"] = WritePlugin(
-        "program/servers.yaml",
-        absl::StrCat("servers: [{name: scripted, address: \"unix:", socket_, "\"}]"));
+    flags_.own_flags["--plugin-servers"] =
+        WritePlugin("program/servers.yaml",
+                    absl::StrCat("servers: [{name: scripted, address: \"unix:", socket_, "\"}]"));
   }
   ~AbsentPluginServerTest() override {
     if (plugin_ != nullptr) plugin_->Shutdown(absl::ToChronoTime(absl::Now()));
