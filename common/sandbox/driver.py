@@ -338,18 +338,21 @@ def main():
             if task["language"] == "python":
                 task["source"] = data.decode("utf-8", "replace")
             continue
-        binary = None
-        if task["language"] == "binary":
+        # Others may end while the test runs. What it could not write before says nothing about it.
+        binary, full = None, is_filled_by_others()
+        if task["language"] == "binary" and not full:
             try:
                 with open(PROGRAM, "wb") as file:
                     file.write(program)
+                os.chmod(PROGRAM, 0o700)
+                binary = [PROGRAM]
             except OSError:
-                send({"why": "full", "cpu": 0, "code": -1, "signal": 0}, [b"", b"", b""])
-                wipe()
-                continue
-            os.chmod(PROGRAM, 0o700)
-            binary = [PROGRAM]
-        elif task["language"] == "compile":
+                full = True
+        if full:
+            send({"why": "full", "cpu": 0, "code": -1, "signal": 0}, [b"", b"", b""])
+            wipe()
+            continue
+        if task["language"] == "compile":
             binary = task["argv"]
         reply, parts = run_test(task, request, data, binary)
         if task["language"] == "compile":
