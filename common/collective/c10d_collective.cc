@@ -5,10 +5,16 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/DeviceType.h>
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <map>
+#include <optional>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/collective/backend.h"
@@ -20,6 +26,10 @@ using Work = c10::intrusive_ptr<c10d::Work>;
 
 // A wait that only Abort() or the loss of a rank ends.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
+// After a rank was lost, what it had sent before may be taken for so long.
+constexpr absl::Duration kGrace = absl::Seconds(1);
+// The tag of messages, and that of the ones which are never sent (Watch).
+constexpr int kTag = 0, kNeverTag = 1;
 // Largest piece of one call to the backend, in elements, which bounds its buffers.
 constexpr size_t kPiece = size_t{1} << 24;
 
@@ -32,7 +42,21 @@ at::Tensor TensorOf(absl::Span<T> values) {
 class C10dCollective : public Collective {
  public:
   C10dCollective(const Options& options, c10::intrusive_ptr<c10d::Backend> group)
-      : options_(options), group_(std::move(group)) {}
+      : options_(options), group_(std::move(group)) {
+    for (int peer = 0; peer < world(); ++peer)
+      if (peer != rank()) StartWatch(peer);
+  }
+  ~C10dCollective() override {
+    {
+      MutexLock lock(&mu_);
+      ending_ = true;
+    }
+    ended_.NotifyAll();
+    for (const std::unique_ptr<Watch>& watch : watches_) {
+      watch->never_comes->abort();
+      watch->thread.join();
+    }
+  }
 
   int rank() const override { return options_.rank; }
   int world() const override { return options_.world; }
@@ -186,24 +210,24 @@ class C10dCollective : public Collective {
   template <typename T>
   absl::Status SendTo(int to, absl::Span<T> values) {
     SLUICE_ASSIGN_OR_RETURN(Work sending, StartSending(to, TensorOf(values)));
-    return Await(std::move(sending), kForever);
+    return Await(std::move(sending), kForever, to);
   }
   template <typename T>
   absl::Status ReceiveFrom(int from, absl::Span<T> values) {
     SLUICE_ASSIGN_OR_RETURN(Work receiving, StartReceiving(from, TensorOf(values)));
-    return Await(std::move(receiving), kForever);
+    return Await(std::move(receiving), kForever, from);
   }
 
   absl::StatusOr<Work> StartSending(int to, at::Tensor values) {
     return Begin([&] {
       std::vector<at::Tensor> tensors = {std::move(values)};
-      return group_->send(tensors, to, /*tag=*/0);
+      return group_->send(tensors, to, kTag);
     });
   }
   absl::StatusOr<Work> StartReceiving(int from, at::Tensor values) {
     return Begin([&] {
       std::vector<at::Tensor> tensors = {std::move(values)};
-      return group_->recv(tensors, from, /*tag=*/0);
+      return group_->recv(tensors, from, kTag);
     });
   }
   template <typename Starter>
@@ -215,12 +239,52 @@ class C10dCollective : public Collective {
     }
   }
 
-  // Waits for a send or a receive.
-  absl::Status Await(Work work, std::chrono::milliseconds timeout) {
+  // Notices the loss of another rank by a message from it that never comes. If a connection breaks
+  // while a message is under way on it, Gloo tells those who wait for other messages, but not who
+  // waits for this one.
+  struct Watch {
+    int64_t nothing = 0;
+    Work never_comes;
+    std::thread thread;
+  };
+  void StartWatch(int peer) {
+    auto watch = std::make_unique<Watch>();
+    std::vector<at::Tensor> tensors = {TensorOf(One(&watch->nothing))};
+    absl::StatusOr<Work> receiving = Begin([&] { return group_->recv(tensors, peer, kNeverTag); });
+    if (!receiving.ok()) return;  // It is lost already, and all messages will fail.
+    watch->never_comes = *std::move(receiving);
+    watch->thread =
+        std::thread([this, peer, work = watch->never_comes] { AwaitLoss(peer, *work); });
+    watches_.push_back(std::move(watch));
+  }
+  // Ends the wait for a message of the peer, or to it, once that is lost.
+  void AwaitLoss(int peer, c10d::Work& never_comes) {
+    pthread_setname_np(pthread_self(), "rank_watch");
+    try {
+      never_comes.wait(kForever);
+      return;  // The destructor has ended it.
+    } catch (const std::exception& e) {
+      MutexLock lock(&mu_);
+      const absl::Duration end = Clock::Real()->Monotonic() + kGrace;
+      for (absl::Duration left = kGrace; !ending_ && left > absl::ZeroDuration();
+           left = end - Clock::Real()->Monotonic())
+        ended_.WaitFor(&mu_, left);
+      lost_[peer] = FirstLine(e);
+      if (waits_for_ && waits_on_ == peer) waits_for_->abort();
+    }
+  }
+
+  // Waits for a send or a receive. With `peer`, the loss of that rank ends it for sure; else it may
+  // take until the timeout.
+  absl::Status Await(Work work, std::chrono::milliseconds timeout,
+                     std::optional<int> peer = std::nullopt) {
     {
       MutexLock lock(&mu_);
       if (aborted_) return Aborted();
+      if (const auto it = peer ? lost_.find(*peer) : lost_.end(); it != lost_.end())
+        return Lost(it->second);
       waits_for_ = std::move(work);
+      waits_on_ = peer;
     }
     bool done = false;
     std::string lost;
@@ -232,7 +296,9 @@ class C10dCollective : public Collective {
     MutexLock lock(&mu_);
     waits_for_.reset();
     if (!lost.empty()) return Lost(lost);
-    return done ? absl::OkStatus() : Aborted();
+    if (done) return absl::OkStatus();
+    const auto it = peer ? lost_.find(*peer) : lost_.end();
+    return it == lost_.end() ? Aborted() : Lost(it->second);
   }
 
   // A stream of buckets; see Collective::StartStream(). Bucket i uses buffer i % 2, so one can be
@@ -291,8 +357,12 @@ class C10dCollective : public Collective {
   Stream stream_;
 
   Mutex mu_;
-  bool aborted_ ABSL_GUARDED_BY(mu_) = false;
+  CondVar ended_;
+  bool aborted_ ABSL_GUARDED_BY(mu_) = false, ending_ ABSL_GUARDED_BY(mu_) = false;
   Work waits_for_;  // Written with mu_ held, by the thread that uses the group.
+  std::optional<int> waits_on_ ABSL_GUARDED_BY(mu_);      // Of which rank; see Await().
+  std::map<int, std::string> lost_ ABSL_GUARDED_BY(mu_);  // Ranks, and why.
+  std::vector<std::unique_ptr<Watch>> watches_;
 };
 
 }  // namespace
