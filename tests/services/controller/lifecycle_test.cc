@@ -789,6 +789,15 @@ TEST_F(LifecycleTest, AWaitingJobIsCancelledAtOnceAndAnEndedOneNotAtAll) {
 TEST_F(LifecycleTest, AJobThatDoesNotStartInTimeFailsAndNamesWhoIsNotReady) {
   world_.StartFleet();
   const std::string job = world_.Submit("digits");
+  world_.Pass(absl::Seconds(241), absl::Seconds(1));  // limits.start is 240 s.
+  world_.Leave();
+  EXPECT_EQ(world_.State(job), JobState::kFailed);
+  EXPECT_THAT(world_.job(job).record.message, HasSubstr("0 of 1 trainer ready"));
+}
+
+TEST_F(LifecycleTest, AJobThatDoesNotStartInTimeTellsWhatTheDaemonSaysThatIsNotReady) {
+  world_.StartFleet();
+  const std::string job = world_.Submit("digits");
   world_.AllReady(job, /*but=*/"reward-0");
   world_.Say("reward-0", job, "its plug-in server cannot be reached");
   world_.Pass(absl::Seconds(241), absl::Seconds(1));  // limits.start is 240 s.
