@@ -6,7 +6,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/clock.h"
 #include "common/base/digest.h"
 #include "common/base/loopback.h"
 #include "common/base/status.h"
@@ -107,11 +106,7 @@ RewardProgram::RewardProgram(const daemon::Host& host, Judges judges, PluginRigh
             Reload(job, reward, std::move(done));
           })) {}
 RewardProgram::~RewardProgram() {
-  {
-    MutexLock lock(&mu_);
-    draining_ = true;
-  }
-  changed_.NotifyAll();
+  stop_retries_.Trigger();
   if (retry_thread_.joinable()) retry_thread_.join();
 }
 
@@ -281,7 +276,6 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment, bool ag
   {
     MutexLock lock(&mu_);
     if (!draining_) {
-      if (job.waits) changed_.NotifyAll();
       jobs_[id] = std::move(job);
       return;
     }
@@ -291,17 +285,7 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment, bool ag
 }
 
 void RewardProgram::RetryJobs() {
-  const auto waits = [](const auto& entry) { return entry.second.waits.has_value(); };
-  while (true) {
-    {
-      MutexLock lock(&mu_);
-      while (!draining_ && absl::c_none_of(jobs_, waits)) changed_.Wait(&mu_);
-      const absl::Duration next = Clock::Real()->Monotonic() + kRetry;
-      for (absl::Duration left = kRetry; !draining_ && left > absl::ZeroDuration();
-           left = next - Clock::Real()->Monotonic())
-        changed_.WaitFor(&mu_, left);
-      if (draining_) return;
-    }
+  while (!stop_retries_.WaitFor(kRetry)) {
     std::set<std::string> tried;
     while (RetryJob(&tried)) continue;
   }
@@ -474,7 +458,7 @@ void RewardProgram::Drain() {
     leaving_.swap(jobs_);
     for (const auto& [id, job] : leaving_) leaving.emplace_back(id, &job);
   }
-  changed_.NotifyAll();
+  stop_retries_.Trigger();
   // What it runs for other daemons, these ask of others again.
   if (code_service_ != nullptr) code_service_->Stop();
   if (code_server_ != nullptr) code_server_->Stop();

@@ -14,6 +14,7 @@
 #include "common/judges/judge_client.h"
 #include "common/log/job_lines.h"
 #include "common/rpc/caller.h"
+#include "common/rpc/cancel.h"
 #include "common/run_code/service.h"
 #include "services/reward/job_rewards.h"
 #include "services/reward/sandboxes.h"
@@ -119,12 +120,12 @@ class RewardProgram : public daemon::Program {
 
   Mutex starting_mu_;  // One thread starts jobs at a time. Locked before mu_.
   mutable Mutex mu_;
-  CondVar changed_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   std::map<std::string, Job> jobs_ ABSL_GUARDED_BY(mu_);  // By job id.
   // Those that end because the daemon drains. They still send their scores.
   std::map<std::string, Job> leaving_ ABSL_GUARDED_BY(mu_);
   ScoreServer scores_{&callers_};  // Destroyed before the jobs, whose plug-ins its threads use.
+  rpc::Cancel stop_retries_;
   std::thread retry_thread_;
 };
 
